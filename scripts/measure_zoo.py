@@ -16,13 +16,19 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.roi.encoders.encoder_spec import Cost, EncoderSpec
 from histobench.roi.encoders.families.family import family_of
-from histobench.roi.encoders.registry import build_network, list_encoders
+from histobench.roi.encoders.registry import list_encoders
 from histobench.roi.encoders.zoo import BUILT_IN
 
 
 def counting_device(spec: EncoderSpec) -> str:
     """Where the work is counted: without values, unless the network's steps depend on them."""
     return "cpu" if spec.source.kind == "project" or spec.arch == "Gemma4Vision" else "meta"
+
+
+def build_network(spec: EncoderSpec, device: str, *, depth: int | None = None) -> nn.Module:
+    """The network of a zoo entry with initial weights, without its checkpoint."""
+    with torch.device(device):
+        return family_of(spec).build(spec, depth=depth).eval()
 
 
 def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
@@ -32,7 +38,7 @@ def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     the meta device, where tensors have only shapes. A parameter without a gradient is not used by the image.
     """
     device = counting_device(spec)
-    network = (network or build_network(spec, device=device)).requires_grad_(True)
+    network = (network or build_network(spec, device)).requires_grad_(True)
     counter = FlopCounterMode(display=False)
     with torch.enable_grad(), torch.device(device):
         with counter:

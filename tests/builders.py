@@ -14,51 +14,46 @@ import torch
 from hypothesis import settings
 from numpy.typing import ArrayLike
 
+from histobench.core.records import Declared
 from histobench.roi.data.roi_dataset import Reading
 from histobench.roi.data.table_reader import Wanted, read_table
 from histobench.roi.data.tables import CsvSheet
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.protocols.few_shot import Episodes, FewShotSetting, Queries
 
-#: A file with an encoder of a user's own.
-MEAN_ENCODER = """
+
+def encoder_file(
+    name: str, forward: str = "images.mean(dim=(2, 3))", *, size: int = 16, dim: int = 3, **parts: str
+) -> str:
+    """A file with an encoder of a user's own; `parts` are modules that it has and what makes them."""
+    made = "".join(f"        self.{part} = {text}\n" for part, text in parts.items())
+    made = f"        torch.manual_seed(0)\n{made}" if made else ""
+    return f"""
+import os, sys, time
 import torch
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
 
 
-class Mean(BasePatchEncoder):
+class {name}(BasePatchEncoder):
     def __init__(self):
         super().__init__()
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 3
+{made}        self.eval_transforms = TransformSpec(resize={size}, crop={size})
+        self.embed_dim = {dim}
 
     def forward(self, images):
-        return images.mean(dim=(2, 3))
+        return {forward}
 """
 
 
-TINY_VIT = """
-import timm
-import torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-
-class Tiny(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.net = timm.models.VisionTransformer(
-            img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=0,
-            dynamic_img_size=True,
-        )
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 24
-
-    def forward(self, images):
-        return self.net(images)
-"""
+MEAN_ENCODER = encoder_file("Mean")
+TINY_VIT = encoder_file(
+    "Tiny",
+    "self.net(images)",
+    dim=24,
+    net="__import__('timm').models.VisionTransformer(img_size=16, patch_size=4, embed_dim=24, depth=2, "
+    "num_heads=2, num_classes=0, dynamic_img_size=True)",
+)
 
 
 def feature_set(
@@ -180,7 +175,22 @@ def uneven_features(seed: int = 0) -> dict[str, FeatureSet]:
     return found
 
 
+def another(option: Declared) -> Any:
+    """Another value than the default of an option."""
+    word = next((word for word in option.words if word != option.default), "other.json")
+    value = {bool: not option.default, int: 77, float: 0.25}.get(option.kind, word)
+    return (value,) if option.is_list else value
+
+
 def played(queries: Queries, episodes: Episodes, *, n_classes: int) -> FewShotSetting:
     """One setting of Few-shot with the given episodes."""
     groups = queries.groups(episodes)
     return queries.joined(episodes, groups, [queries.play(episodes[group], n_classes) for group in groups])
+
+
+def episodes_of(supports: ArrayLike, train_labels: ArrayLike) -> Episodes:
+    """Episodes from explicit supports [E][way][shot], in any order of classes."""
+    rows = np.asarray(supports, dtype=np.int64)
+    classes = np.asarray(train_labels)[rows[:, :, 0]]
+    order = np.argsort(classes, axis=1)
+    return Episodes(np.take_along_axis(classes, order, 1), np.take_along_axis(rows, order[:, :, None], 1))

@@ -1,17 +1,12 @@
-"""Random faults on a real cluster of two nodes: is anything lost, different, paid twice or left behind?
+"""Faults on a real cluster of two nodes: is anything lost, different, paid twice or left behind?
 
 One process plays a small benchmark and a small run of agents undisturbed. Then a cluster does the same, one
 fault happens at a random moment, and the command is repeated, as a user would: it must end with 0, and the
-results must be the same, byte for byte except dates. Agents ask a server that counts. The seed decides on all
-faults and moments. A fault that meets nothing (the command has ended, no worker is there) does not count.
-
-  python tests/cluster_faults.py --engine ray --faults 30 --seed 47
-  python tests/cluster_faults.py --engine slurm --faults 30 --seed 47
+results must be the same, byte for byte except dates. Agents ask a server that counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -20,11 +15,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from fault_tools import DISK, SBATCH, Server, contents, write_work
+from fault_tools import SBATCH, contents, provider, write_work
 from two_nodes import (
     LIMIT,
     RayCluster,
@@ -38,15 +32,15 @@ from two_nodes import (
 )
 
 COMMON = ["driver kill", "driver term", "driver stop", "worker kill", "worker term", "worker stop"]
-COMMON += ["node", "late files", "read-only", "damage", "two drivers"]
+COMMON += ["node", "damage", "two drivers"]
 FAULTS = {"ray": [*COMMON, "head"], "slurm": [*COMMON, "sbatch", "late sbatch", "requeue", "cancel"]}
 #: What ends workers, and how many answers they may be waiting for then: two each.
 DEADLY, UNDER_WAY = {"driver kill", "driver term", "worker kill", "worker term", "node", "damage", "head"}, 4
 DEADLY |= {"requeue", "cancel"}
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 TRACKS = ("roi", "agents")
-#: Seconds until another process sees a file, and of a fault that passes.
-LATE, PASSING = 2.5, (2.0, 7.0)
+#: Seconds of a fault that passes.
+PASSING = 2.0, 7.0
 
 
 class Harness:
@@ -54,22 +48,18 @@ class Harness:
 
     def __init__(self, engine: str, folder: Path) -> None:
         self.folder, self.engine, self.log = folder, engine, folder / "commands.log"
-        self.shared, self.fault, self.met = folder / "shared", folder / "fault", folder / "met"
-        for name in ("bin", "disk", "shared"):
+        self.shared, self.fault = folder / "shared", folder / "fault"
+        for name in ("bin", "shared"):
             (folder / name).mkdir(parents=True)
-        (folder / "disk" / "sitecustomize.py").write_text(
-            DISK.format(folder=str(self.shared), fault=str(self.fault), met=str(self.met), late=LATE)
-        )
         (folder / "bin" / "sbatch").write_text(SBATCH.format(fault=self.fault, sbatch=shutil.which("sbatch")))
         (folder / "bin" / "sbatch").chmod(0o755)
         self.made = opened(
             engine,
             folder,
             HISTOBENCH_CACHE=str(self.shared / "cache"),
-            PYTHONPATH=os.pathsep.join(filter(None, [str(folder / "disk"), os.environ.get("PYTHONPATH")])),
             PATH=f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         )
-        self.server = Server()
+        self.server = provider()
         write_work(folder, self.shared / "results")
         self._alone: dict[str, Path] = {}
         self._seconds: dict[str, float] = {}
@@ -99,7 +89,7 @@ class Harness:
         """Forget all results, and what was asked."""
         for place in ("results", "cache"):
             shutil.rmtree(self.shared / place, ignore_errors=True)
-        self.server.asked.clear()
+        self.server.bodies.clear()
         self.log.write_text("")
 
     def play(self, track: str) -> int:
@@ -121,8 +111,7 @@ class Harness:
         """
         self.alone(track)
         self.tidy()
-        self.fault.write_text(fault if fault == "late files" else "")
-        self.met.write_text("")
+        self.fault.write_text("")
         if "sbatch" in fault:
             self.fault.write_text(f"{fault.split()[0]} {rng.randint(1, 3) if track == 'roi' else 1}\n")
         first = begin(self.made, self.command(track, *self.made.flags), self.log)
@@ -139,8 +128,6 @@ class Harness:
             has_met = self._damage(rng)
         if "sbatch" in fault:
             has_met = self.fault.read_text().split()[-1] == "0"
-        if fault in ("late files", "read-only"):
-            has_met = bool(self.met.read_text())
         if fault == "head":
             self.made.stop()
             self.made.start()
@@ -150,7 +137,7 @@ class Harness:
             code = self.play(track)
         problems = [f"the repeated command ended with {code}"] if code else []
         problems += [f"different: {name}" for name in self.differences(track)]
-        twice = self.server.asked.total() - len(self.server.asked)
+        twice = len(self.server.bodies) - len(set(self.server.bodies))
         # A worker that is killed loses the answers that are under way.
         if twice > (UNDER_WAY if fault in DEADLY else 0):
             problems.append(f"{twice} questions paid twice")
@@ -178,11 +165,7 @@ class Harness:
         if fault == "node":
             made.kill_node()
             return bool(workers)
-        if fault == "read-only":
-            self.fault.write_text(fault)
-            time.sleep(seconds)
-            self.fault.write_text("")
-        elif fault == "damage":
+        if fault == "damage":
             send(first.pid)
         elif fault == "two drivers":
             begin(made, self.command(track, *made.flags), self.log).wait(timeout=LIMIT)
@@ -233,43 +216,3 @@ class Harness:
         """Return what is not as one process made it."""
         ours, theirs = (contents(track, folder) for folder in (self.alone(track), self.shared / "results"))
         return sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
-
-
-def main() -> int:
-    """Let a cluster suffer one fault after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--engine", choices=sorted(FAULTS), required=True)
-    parser.add_argument("--faults", type=int, default=30)
-    parser.add_argument("--first", type=int, default=0, help="number of the first fault")
-    parser.add_argument("--seed", type=int, default=47)
-    parser.add_argument("--only", help="this fault and no other")
-    args = parser.parse_args()
-    folder, failed = Path(tempfile.mkdtemp(prefix="faults-")), 0
-    harness = Harness(args.engine, folder)
-    try:
-        harness.made.start()
-        number, met = args.first, 0
-        while met < args.faults:
-            rng = random.Random(f"{args.seed} {args.engine} {number}")
-            track, fault = rng.choice(TRACKS), args.only or rng.choice(FAULTS[args.engine])
-            began = time.monotonic()
-            has_met, problems = harness.suffer(track, fault, rng)
-            met += has_met
-            said = f"{problems or 'same'}{'' if has_met else ' (met nothing)'}"
-            print(f"{number} {track}, {fault}: {said}, {time.monotonic() - began:.0f} s", flush=True)
-            if problems:
-                failed += 1
-                harness.shared.rename(folder / f"failed-{number}")
-                harness.log.rename(folder / f"failed-{number}.log")
-                harness.shared.mkdir()
-            number += 1
-    finally:
-        harness.made.stop()
-    print(f"{met} faults on {args.engine} with seed {args.seed}: {failed} with a problem ({folder})")
-    return min(1, failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from histobench.core.files import set_patience
+
 
 class FaultyDisk:
     """A file layer with faults: opening and listing below a folder fail, or listings lag behind."""
@@ -22,13 +24,8 @@ class FaultyDisk:
         self._hidden: set[str] = set()
         self._listdir = os.listdir
         self._chance: tuple[random.Random, Sequence[int], float] | None = None
-        for module, name in (
-            (io, "open"),
-            (builtins, "open"),
-            (os, "open"),
-            (os, "listdir"),
-            (os, "scandir"),
-        ):
+        calls = [(io, "open"), (builtins, "open"), (os, "open"), (os, "listdir"), (os, "scandir")]
+        for module, name in calls:
             monkeypatch.setattr(module, name, self._guarded(getattr(module, name), listing="dir" in name))
 
     @contextmanager
@@ -87,3 +84,9 @@ class FaultyDisk:
 def faulty_disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
     """A disk whose errors are arranged by the test."""
     return FaultyDisk(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _no_more_patient_than_a_user() -> Iterator[None]:
+    yield
+    set_patience(0.0)  # a command of a test may have been a worker, which waits for two minutes

@@ -5,16 +5,17 @@
 
 A fault is one change of one place: two arguments or two splits change places, a keyword is dropped, `<`
 becomes `<=`, a seed is ignored, a sign or an axis is reversed, a key is left out of a fingerprint. Each is
-planted alone, in a copy of the repository. First the tests that import the module, or a module that imports
-it, run without a fault: that gives the time of each test and the functions it calls. A fault then gets the
-tests that pass and call its function, up to a time limit. Read the faults that survive: a fault that a user
-could meet needs a test.
+planted alone, in a copy of the repository, where the tests that import the module, or a module that imports
+it, run until one fails: first the nearest that are not slow, at most so many seconds of a processor. A test
+that fails without the fault, too, does not count. Read the faults that survive: a fault that a user could
+meet needs a test.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import json
 import multiprocessing
 import os
@@ -25,12 +26,10 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -45,18 +44,10 @@ KNOWN_BY = re.compile(r"key|digest|fingerprint|identity|settings|note|spec|evalu
 PLAIN_WORDS = frozenset(
     ["strict", "help", "encoding", "errors", "metavar", "dtype", "exist_ok", "parents", "default", "daemon"]
 )
-PLAIN_CALLS = frozenset(["isinstance", "issubclass", "getattr", "hasattr", "option", "field"])
-PLAIN_CALLS |= {
-    "max",
-    "min",
-    "maximum",
-    "minimum",
-    "intersect1d",
-    "array_equal",
-    "zip",
-    "suppress",
-    "errstate",
-}
+PLAIN_WORDS |= {"memory", "threads"}  # numbers do not depend on these
+PLAIN_CALLS = frozenset(["isinstance", "issubclass", "getattr", "hasattr", "option", "field", "suppress"])
+PLAIN_CALLS |= {"max", "min", "maximum", "minimum", "intersect1d", "array_equal", "zip", "errstate"}
+EVEN = frozenset(["abs", "norm", "square", "hypot"])  # whatever the sign of a difference
 #: Drawing and text: a change there is a matter of taste.
 LEFT_OUT = re.compile(r"roi/data/demo/|api/plots|cli/terminal|_version|__init__|alfworld")
 #: Test files that take minutes, or need more than Python.
@@ -103,7 +94,7 @@ class Places(ast.NodeVisitor):
     """Collects the faults that fit into one file."""
 
     def __init__(self, file: str) -> None:
-        self.file, self.found, self.inside = file, [], [("", 0)]
+        self.file, self.found, self.inside, self.even = file, [], [("", 0)], set[ast.AST]()
         text = source(file)
         self._text = text
         self._lines = [0]
@@ -145,7 +136,10 @@ class Places(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if getattr(node.func, "id", getattr(node.func, "attr", "")) in PLAIN_CALLS:
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if called in EVEN:
+            self.even |= {*node.args, getattr(node.func, "value", node)}
+        if called in PLAIN_CALLS:
             self.generic_visit(node)
             return
         for one, other in zip(node.args, node.args[1:], strict=False):
@@ -166,13 +160,18 @@ class Places(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        if len(node.ops) == 1 and type(node.ops[0]) in EDGES:
+        # Two times of a clock are never equal, nor a computed number and an allowance for rounding.
+        exact = not re.search(r"time\.|1e-", self.text(node))
+        if exact and len(node.ops) == 1 and type(node.ops[0]) in EDGES:
             middle = f" {EDGES[type(node.ops[0])]} "
-            self.add("edge", node, self.text(node.left) + middle + self.text(node.comparators[0]))
+            self.add("edge", node, f"({self.text(node.left)}){middle}({self.text(node.comparators[0])})")
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        if isinstance(node.op, ast.Sub) and not isinstance(node.right, ast.Constant):
+        if isinstance(node.op, ast.Pow) and getattr(node.right, "value", 1) == 2:
+            self.even.add(node.left)
+        difference = isinstance(node.op, ast.Sub) and node not in self.even
+        if difference and not isinstance(node.right, ast.Constant):
             self.add("sign", node, f"({self.text(node.right)} - ({self.text(node.left)}))")
         self.generic_visit(node)
 
@@ -243,8 +242,10 @@ def imports() -> tuple[dict[str, set[str]], dict[str, str]]:
     for path in [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]:
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(ROOT).as_posix()
-        for module in re.findall(r"^\s*(?:from|import) (histobench[\w.]*)", text, re.M):
-            users.setdefault(module, set()).add(name)
+        lines = re.findall(r"^\s*(?:from|import) (histobench[\w.]*)(?: import (.*))?", text, re.M)
+        for module, names in lines:
+            for each in (module, *(f"{module}.{part}" for part in re.findall(r"\w+", names))):
+                users.setdefault(each, set()).add(name)
         if path.name.startswith("test_") and not SLOW_FILES.match(path.name):
             tests[name] = text
     return users, tests
@@ -255,12 +256,15 @@ def nearest(fault: Fault, most: int) -> list[str]:
     users, tests = imports()
     module = "histobench." + fault.file.removesuffix(".py").replace("/", ".")
     near = {file: 4.0 for file in users.get(module, ()) if file in tests}
-    for user in users.get(module, ()):
-        if user not in tests:
-            higher = user.removeprefix("src/").removesuffix(".py").replace("/", ".")
-            for file in users.get(higher, ()):
-                if file in tests:
-                    near[file] = max(near.get(file, 0), 2.0)
+    reached = users.get(module, set()) - tests.keys()
+    for value in (2.0, 1.0, 0.5):
+        reached = {
+            user
+            for middle in reached
+            for user in users.get(middle.removeprefix("src/").removesuffix(".py").replace("/", "."), ())
+        }
+        for file in reached & tests.keys():
+            near.setdefault(file, value)
     folder, track = fault.file.rpartition("/")[0], fault.file.split("/")[0]
     stem = Path(fault.file).stem
     for file, text in tests.items():
@@ -269,67 +273,42 @@ def nearest(fault: Fault, most: int) -> list[str]:
             near.setdefault(file, 1.0)
         if file in near:
             near[file] += 3 * (fault.function.strip("_") in text) + 2 * (stem in Path(file).stem)
+            near[file] += 2 * (f"tests/{folder}/" in file)
             near[file] += walk - 1e-6 * len(text)
     return sorted(near, key=lambda file: (-near[file], file))[:most]
 
 
-class Test(NamedTuple):
-    """A test that passes without a fault."""
-
-    name: str
-    file: str
-    seconds: float
-    calls: frozenset[tuple[str, int]]  # which of the functions with a fault
+def processor_seconds() -> float:
+    """Of this process and its children that ended: what a busy machine does not change."""
+    return sum(os.times()[:4])
 
 
 class Watch:
-    """Pytest plugin: runs only the named tests; notes what fails, how long tests take and what they call."""
+    """Pytest plugin: runs what is nearest and not slow first, up to a limit; notes what fails first."""
 
-    def __init__(self, only: set[str], places: set[tuple[str, int]], package: str, seconds: float) -> None:
-        self._only, self._places, self._package = only, places, package
-        self._until = time.monotonic() + seconds
-        self._calls: set[tuple[str, int]] = set()
-        self._shared: set[tuple[str, int]] = set()
-        self._seconds: Counter[str] = Counter()
-        self._not_passed: set[str] = set()
-        self.passed: list[Test] = []
-        self.failed: list[str] = []
-
-    def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(self._package):
-            self._calls.add((code.co_filename[len(self._package) :], code.co_firstlineno))
+    def __init__(self, files: list[str], function: str, without: set[str], seconds: float) -> None:
+        self._rank = {file: place for place, file in enumerate(files)}
+        self._without, self._until, self._function = without, processor_seconds() + seconds, function
+        self.failed, self.ran, self.stopped = "", 0, False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self._only:
-            items[:] = [item for item in items if item.nodeid in self._only]
+        def place(item: Any) -> tuple[bool, bool, int]:
+            rank = self._rank.get(item.nodeid.split("::")[0], 0)
+            near = rank < 3 or "wiring" in item.nodeid or self._function in inspect.getsource(item.function)
+            return not near, item.get_closest_marker("slow") is not None, rank
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self) -> Any:
-        self._calls = set()
-        if self._places:
-            threading.settrace(self._trace)  # type: ignore[arg-type]
-            sys.settrace(self._trace)  # type: ignore[arg-type]
-        try:
-            return (yield)
-        finally:
-            self._shared |= self._calls & self._places  # a fixture may serve the tests that follow
+        items[:] = sorted((item for item in items if item.nodeid not in self._without), key=place)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-        if not report.passed:
-            self._not_passed.add(report.nodeid)
-        if report.failed:
-            self.failed.append(report.nodeid)
-        if report.when == "teardown" and report.nodeid not in self._not_passed:
-            file = report.nodeid.split("::")[0]
-            calls = frozenset(self._calls & self._places | self._shared)
-            self.passed.append(Test(report.nodeid, file, self._seconds[report.nodeid], calls))
+        self.ran += report.when == "call"
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        if self._places and time.monotonic() > self._until:
-            item.session.shouldstop = "measured long enough"
+        if processor_seconds() > self._until:
+            self.stopped = True
+            item.session.shouldstop = "tested long enough"
 
 
 class Tree:
@@ -350,12 +329,13 @@ class Tree:
         os.utime(path, (self._moment, self._moment))
 
     def run(
-        self, files: list[str], seconds: float, *, only: set[str] = frozenset(), places: Any = frozenset()
-    ) -> tuple[list[Test], str]:
-        """Run tests as in `make test`: those that passed, and what failed first (`time`: they did not end).
+        self, tests: list[str], budget: float, *, function: str = "", without: set[str] = frozenset()
+    ) -> tuple[str, int]:
+        """Run tests as in `make test`: what failed first (`time`: they did not end), and how many ran.
 
         The child is a copy of this process, which has imported the libraries: that is most of the time.
         """
+        seconds = (60 + 4 * budget) * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
         answer = self._root.parent / "answer.pickle"
         answer.unlink(missing_ok=True)
         child = os.fork()
@@ -368,21 +348,20 @@ class Tree:
             source_folder = self._root / "src"
             sys.path.insert(0, str(source_folder))
             os.environ["PYTHONPATH"] = str(source_folder)
-            watch = Watch(only, places, f"{source_folder}/histobench/", seconds / 2)
-            stop = [] if places else ["-x"]
-            arguments = ["-m", "not nightly", "-p", "no:cacheprovider", "-p", "no:xdist", *stop, *files]
-            code = int(pytest.main(arguments, plugins=[watch]))
-            failed = watch.failed[0] if watch.failed else "" if code in (0, 5) else "collection"
-            answer.write_bytes(pickle.dumps((watch.passed, failed)))
+            watch = Watch(tests, function.strip("_") or "no function", without, budget)
+            options = ["-m", "not nightly", "-p", "no:cacheprovider", "-p", "no:xdist", "-x"]
+            code = int(pytest.main([*options, *tests], plugins=[watch]))
+            failed = watch.failed or ("" if watch.stopped or code in (0, 5) else "collection")
+            answer.write_bytes(pickle.dumps((failed, watch.ran)))
             os._exit(0)
         until = time.monotonic() + seconds
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > until:
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return [], "time"
+                return "time", 0
             time.sleep(0.05)
-        return pickle.loads(answer.read_bytes()) if answer.exists() else ([], "crash")
+        return pickle.loads(answer.read_bytes()) if answer.exists() else ("crash", 0)
 
 
 TREE: Tree
@@ -393,46 +372,22 @@ def start_worker(folder: str) -> None:
     TREE = Tree(Path(tempfile.mkdtemp(dir=folder)))
 
 
-def measured(file: str, places: set[tuple[str, int]], seconds: float) -> list[Test]:
-    return TREE.run([file], seconds, places=places)[0]
-
-
-def tests_of(fault: Fault, tests: list[Test], files: int, budget: float) -> list[Test]:
-    """Tests that call the function, the nearest files first; one file takes at most half of what is left."""
-    near = nearest(fault, files)
-    rank = {file: place for place, file in enumerate(near)}
-    able = [test for test in tests if fault.place in test.calls] or [t for t in tests if t.file in rank]
-    by_file: dict[str, list[Test]] = {}
-    for test in able:
-        by_file.setdefault(test.file, []).append(test)
-    chosen, left = [], budget
-    for file in sorted(by_file, key=lambda file: (rank.get(file, len(rank)), file)):
-        share = left / 2
-        for test in by_file[file]:
-            if test.seconds <= share:
-                chosen.append(test)
-                share -= test.seconds
-                left -= test.seconds
-    return chosen
-
-
-def tried(job: tuple[Fault, list[Test]], seconds: float, until: float) -> dict[str, Any] | None:
-    """Plant the fault and run the tests; a test that fails without the fault, too, does not count."""
-    fault, tests = job
+def tried(fault: Fault, files: int, budget: float, until: float) -> dict[str, Any] | None:
+    """Plant the fault and run the tests; what fails, or does not end, without the fault does not count."""
     began = time.monotonic()
     if began > until:
         return None
-    only = {test.name for test in tests}
-    found = ""
-    while only:
-        files = list(dict.fromkeys(test.file for test in tests if test.name in only))
+    near, without = nearest(fault, files), set[str]()
+    while True:
         TREE.write(fault.file, fault.planted())
-        found = TREE.run(files, seconds, only=only)[1]
+        found, ran = TREE.run(near, budget, function=fault.function, without=without)
         TREE.write(fault.file, source(fault.file))
-        if "::" not in found or not TREE.run([found.split("::")[0]], seconds, only={found})[1]:
+        again = [found] if "::" in found else near
+        if not found or TREE.run(again, budget)[0] != found:
             break
-        only.discard(found)
-        found = ""
+        if "::" not in found:  # nothing can be said of it
+            return None
+        without.add(found)
     result = "survived" if not found else "timeout" if found == "time" else "found"
     return {
         "file": fault.file,
@@ -442,8 +397,8 @@ def tried(job: tuple[Fault, list[Test]], seconds: float, until: float) -> dict[s
         "diff": fault.diff(),
         "result": result,
         "found_by": found,
-        "tests": len(tests),
-        "test_files": sorted({test.file for test in tests}),
+        "tests": ran,
+        "test_files": near,
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -456,9 +411,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="files whose path contains this")
     parser.add_argument("--rule", default="", help="rules whose name contains this")
     parser.add_argument("--workers", type=int, default=1, help="faults at a time, each in its own copy")
-    parser.add_argument("--files", type=int, default=8, help="most test files for a fault")
-    parser.add_argument("--budget", type=float, default=40, help="seconds of tests for a fault, as measured")
-    parser.add_argument("--seconds", type=float, default=150, help="limit for the tests of a fault or a file")
+    parser.add_argument("--files", type=int, default=20, help="most test files for a fault")
+    parser.add_argument("--budget", type=float, default=120, help="seconds of a processor for a fault")
     parser.add_argument("--minutes", type=float, default=600, help="begin no fault after so many minutes")
     parser.add_argument("--output", help="JSON lines, one for each fault")
     parser.add_argument("--least", type=float, default=85, help="percent to be found")
@@ -474,23 +428,14 @@ def main() -> int:
         os.environ[name] = "1"
     import numpy, pandas, PIL, scipy.stats, sklearn, torch  # noqa: E401, F401, I001
 
-    texts = imports()[1]
-    files = sorted(
-        {file for fault in faults for file in nearest(fault, flags.files)},
-        key=lambda file: (-len(texts[file]), file),  # the longest first
-    )
     counts: dict[str, Counter[str]] = {"result": Counter(), "rule": Counter(), "folder": Counter()}
     with (
         tempfile.TemporaryDirectory(prefix="histobench-mutants-") as folder,
         multiprocessing.get_context("fork").Pool(flags.workers, start_worker, (folder,)) as pool,
         open(flags.output or os.devnull, "w", encoding="utf-8") as output,
     ):
-        measure = partial(measured, places={fault.place for fault in faults}, seconds=flags.seconds)
-        tests = [test for some in pool.imap_unordered(measure, files) for test in some]
-        print(f"{len(tests)} tests of {len(files)} files pass without a fault", flush=True)
-        jobs = [(fault, tests_of(fault, tests, flags.files, flags.budget)) for fault in faults]
-        attempt = partial(tried, seconds=flags.seconds, until=until)
-        for row in filter(None, pool.imap_unordered(attempt, jobs)):
+        attempt = partial(tried, files=flags.files, budget=flags.budget, until=until)
+        for row in filter(None, pool.imap_unordered(attempt, faults)):
             output.write(json.dumps(row) + "\n")
             output.flush()
             for kind, name in (("result", ""), ("rule", row["rule"]), ("folder", row["file"].split("/")[0])):

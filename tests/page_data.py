@@ -1,37 +1,12 @@
-"""What the pages and messages take for granted: data in the folder, and a server that answers."""
+"""What the pages and messages take for granted: data in the folder."""
 
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
-
-
-class Chat(BaseHTTPRequestHandler):
-    """A server that answers every conversation with the same solution."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        message = {"role": "assistant", "content": "<solution>7</solution>"}
-        body = {
-            "id": "1",
-            "model": "MODEL",
-            "choices": [{"finish_reason": "stop", "message": message}],
-            "usage": {"prompt_tokens": 9, "completion_tokens": 3},
-        }
-        answer = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing on the terminal."""
 
 
 def draw_data(folder: Path, *, masks: bool) -> None:

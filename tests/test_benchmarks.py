@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,37 +24,11 @@ def test_what_a_benchmark_imports_exists(script: Path) -> None:
                     importlib.import_module(f"{node.module}.{name}")
 
 
-def test_a_benchmark_that_breaks_ends_with_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(SPEED))
-    run_all = importlib.import_module("run_all")
-    monkeypatch.setattr(run_all, "PARTS", {})
-    monkeypatch.setattr(run_all, "workloads", lambda *_: [])
-    monkeypatch.setattr(run_all, "Machine", lambda *_: SimpleNamespace(describe=lambda: "here"))
-    monkeypatch.setattr(run_all, "OTHERS", {"page.py": ([], []), "not_there.py": ([], [])})
-    monkeypatch.setattr(run_all, "worst_of", lambda script, found: [f"| {script} | measured |"])
-    monkeypatch.setattr(sys, "argv", ["run_all.py"])
-    monkeypatch.setattr(run_all.json, "loads", lambda text: {})
-    monkeypatch.setattr(run_all.Path, "read_text", lambda path: "")
-    assert run_all.main() == 1
-    said = capsys.readouterr().out
-    assert "| page.py | measured |" in said
-    assert "| not_there.py | FAILED: measured nothing, with exit code 2" in said
-
-
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_many_workers_write_little_for_each_unit() -> None:
-    command = [
-        sys.executable,
-        str(SPEED / "many_units.py"),
-        "--workers",
-        "32",
-        "--units",
-        "160",
-        "--seconds",
-        "0.2",
-    ]
+    options = ["--workers", "32", "--units", "160", "--seconds", "0.2"]
+    command = [sys.executable, str(SPEED / "many_units.py"), *options]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     found = {what: float(number) for what, number in re.findall(r"(\w+) per unit: ([\d.]+)", said)}
     assert "160 of 160 units" in said

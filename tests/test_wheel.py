@@ -29,9 +29,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def installed(place: Path) -> Path:
     """The `bin` folder of an environment with the wheel and no more than it asks for."""
-    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if uv is None:
-        pytest.skip("uv is not installed")
+    uv = _uv()
     _prepare([uv, "build", "--quiet", "--wheel", "--out-dir", str(place), str(ROOT)])
     (wheel,) = place.glob("*.whl")
     environment = place / "env"
@@ -42,6 +40,11 @@ def installed(place: Path) -> Path:
     locked = ["-c", str(ROOT / "requirements.lock")]
     _prepare([uv, "pip", "install", "--quiet", "--python", str(python), *locked, wanted])
     return environment / "bin"
+
+
+def _uv() -> str:
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    return uv or pytest.skip("uv is not installed")
 
 
 def _prepare(command: list[str]) -> None:
@@ -69,9 +72,7 @@ def _as_ordinary_user() -> list[str]:
 
 @pytest.mark.nightly
 def test_the_source_archive_builds_the_same_package(tmp_path: Path) -> None:
-    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if uv is None:
-        pytest.skip("uv is not installed")
+    uv = _uv()
     _prepare([uv, "build", "--quiet", "--sdist", "--out-dir", str(tmp_path), str(ROOT)])
     (archive,) = tmp_path.glob("*.tar.gz")
     content = []

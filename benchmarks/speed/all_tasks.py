@@ -105,10 +105,10 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(job["threads"])
     from few_shot import all_settings
 
+    from histobench.roi.evaluation.zero_shot_task import zero_shot
     from histobench.roi.metrics.classification import evaluate
     from histobench.roi.protocols.knn import knn, prototype
     from histobench.roi.protocols.linear_probe import linear_probe
-    from histobench.roi.protocols.zero_shot import zero_shot
 
     device = job["device"]
     evaluate([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes="ab")

@@ -57,7 +57,8 @@ def own_seconds(
     precision = "bf16" if torch.device(args.device).type == "cuda" else "fp32"
     encode = on_device(encoder, pixels, device=args.device, precision=precision)
     frozen = features_of(encode, torch.arange(len(pixels)))
-    goal, moments = Labels(labels, CLASSES), (frozen.mean(dim=0), frozen.std(dim=0))
+    goal = Labels(labels, [str(label) for label in range(CLASSES)])
+    moments = frozen.mean(dim=0), frozen.std(dim=0)
     trainer = Trainer(encode, goal, *moments, args.epochs, args.batch, lora=lora)
     trainer.train(np.arange(len(pixels)), [1e-4], 0)
     return trainer.spent[0]

@@ -131,8 +131,7 @@ def planning(count: int, folder: Path) -> Work:
     """Cut into shards and units for four encoders, and written down."""
     import scale
 
-    from histobench.roi.units.extraction import shard_units
-    from histobench.roi.units.planned_images import write_images
+    from histobench.roi.units.extraction import shard_units, write_images
     from histobench.work.run_folder import Unit, write_lines
 
     def work() -> None:

@@ -102,7 +102,7 @@ def ours(refs: Sequence[ImageRef], keys: Sequence[bytes], workers: int, batch: i
                 pixels = torch.from_numpy(item.pixels[0])[: item.count]
                 yield pixels, lambda item=item: loader.release(item)
 
-        yield batches, lambda: pool.process_ids
+        yield batches, lambda: [worker.process.pid for worker in pool._workers]
 
 
 @contextmanager

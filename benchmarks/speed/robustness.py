@@ -67,7 +67,7 @@ def ours(setup: Setup) -> list[float]:
     from histobench.roi.robustness.site_neighbours import find_neighbours
 
     x, label, site, group = made(setup)
-    near = find_neighbours(x, label, site, group, k=setup.k, m=M, sizes=[setup.k])
+    near = find_neighbours(x, label, site, group, k=setup.k, m=M)
     index = robustness_index(near, label, site, k=setup.k).value
     margin_aware = margin_aware_index(near, x, label, site, k=setup.k).value
     return [index, margin_aware, cross_site_margin(near).median]

@@ -29,8 +29,7 @@ from histobench.roi.features.cache.content_hashes import KEY_BYTES, Contents, Ke
 from histobench.roi.features.inference.shards import plan_shards, shard_size
 from histobench.roi.features.shard_plan import ExtractionPlan, PlannedEncoder
 from histobench.roi.plan.plan_run import outcome_of
-from histobench.roi.units.extraction import shard_units
-from histobench.roi.units.planned_images import read_images, write_images, write_keys
+from histobench.roi.units.extraction import read_images, shard_units, write_images
 from histobench.roi.units.roi_run import RoiRun
 from histobench.work.run_folder import Unit, write_lines
 
@@ -90,7 +89,7 @@ def report(images: int, encoders: int) -> None:
         plan = plan_of(images, encoders)
         made = time.process_time()
         begins = write_images(folder / "images.jsonl", (unit.keys for unit in plan.shards), plan.refs)
-        write_keys(folder / "images.keys", plan.contents)
+        (folder / "images.keys").write_bytes(plan.contents.keys.data.data)
         units = shard_units(Unit("prepare", "set", ""), plan, begins)
         write_lines(folder / "units.jsonl", units)
         planned = time.process_time()

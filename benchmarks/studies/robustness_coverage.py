@@ -131,7 +131,7 @@ def values_of(
     found: dict[str, Any] = {}
     if parts != "new_sites":
         sizes = indices.candidates_for(len(x))
-        near = find_neighbours(x, label, site, patient, k=max(sizes), m=5, sizes=sizes)
+        near = find_neighbours(x, label, site, patient, k=max(sizes), m=5)
         k, _ = indices.choose_k(near, label, sizes)
         margins = indices.cross_site_margin(near)
         found = {

@@ -18,4 +18,4 @@ echo "Installing the ALFWorld engine (the planner takes 2-3 minutes to compile t
 # The platform is named so that the wheel is also taken where it was not published for (ARM, macOS).
 "$uv" pip install --quiet --python "$python" --no-deps --require-hashes \
   --python-platform x86_64-unknown-linux-gnu -r "$here/textworld.txt"
-"$python" -c 'from histobench.mint.alfworld.simulator import check; check(); print("ALFWorld is ready.")'
+"$python" -c 'from histobench.mint.alfworld.simulator import Simulator; Simulator().close(); print("ALFWorld is ready.")'

@@ -15,96 +15,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from histobench.core.version import __version__
+from histobench.core.version import __version__ as __version__
 
-#: public name -> where it is; nothing is imported before it is asked for, so that importing is quick
+#: module -> its public names; nothing is imported before it is used, so that importing is quick
 _HOMES = {
-    "Benchmark": "histobench.api.benchmark",
-    "ComparisonTable": "histobench.api.benchmark",
-    "Dataset": "histobench.api.dataset",
-    "Encoder": "histobench.api.encoder",
-    "FeatureSplits": "histobench.api.features",
-    "Features": "histobench.api.features",
-    "HistobenchError": "histobench.core.errors",
-    "RobustnessTables": "histobench.api.site_robustness",
-    "choose": "histobench.api.benchmark",
-    "compare": "histobench.api.benchmark",
-    "create_encoder": "histobench.api.encoder",
-    "demo_dataset": "histobench.api.dataset",
-    "doctor": "histobench.api.checks",
-    "evaluate": "histobench.api.features",
-    "extract": "histobench.api.features",
-    "list_encoders": "histobench.api.encoder",
-    "load_dataset": "histobench.api.dataset",
-    "load_features": "histobench.api.features",
-    "open_results": "histobench.api.benchmark",
-    "power": "histobench.api.checks",
-    "robustness": "histobench.api.site_robustness",
-    "run": "histobench.api.benchmark",
-    "similarity": "histobench.api.benchmark",
-    "verify": "histobench.api.checks",
+    "api.benchmark": "Benchmark ComparisonTable choose compare open_results run similarity",
+    "api.checks": "doctor power verify",
+    "api.dataset": "Dataset demo_dataset load_dataset",
+    "api.encoder": "Encoder create_encoder list_encoders",
+    "api.features": "FeatureSplits Features evaluate extract load_features",
+    "api.site_robustness": "RobustnessTables robustness",
+    "core.errors": "HistobenchError",
 }
-#: Types of what functions return; they can be imported, too.
-_RETURNED = {
-    "Choice": "histobench.roi.comparison.choice",
-    "EncoderSpec": "histobench.roi.encoders.encoder_spec",
-    "Findings": "histobench.roi.data.check",
-    "StoredRun": "histobench.roi.results.stored_run",
-    "Study": "histobench.consult.study",
+#: The same for types of what functions return.
+_TYPES = {
+    "consult.study": "Study",
+    "roi.comparison.choice": "Choice",
+    "roi.data.check": "Findings",
+    "roi.encoders.encoder_spec": "EncoderSpec",
+    "roi.results.stored_run": "StoredRun",
 }
 #: earlier name -> name
 _RENAMED = {"FeatureSets": "FeatureSplits", "features": "load_features"}
 _MODULES = ("consult", "estimators", "mint")
 
-__all__ = [
-    "Benchmark",
-    "ComparisonTable",
-    "Dataset",
-    "Encoder",
-    "FeatureSplits",
-    "Features",
-    "HistobenchError",
-    "RobustnessTables",
-    "__version__",
-    "choose",
-    "compare",
-    "consult",
-    "create_encoder",
-    "demo_dataset",
-    "doctor",
-    "estimators",
-    "evaluate",
-    "extract",
-    "list_encoders",
-    "load_dataset",
-    "load_features",
-    "mint",
-    "open_results",
-    "power",
-    "robustness",
-    "run",
-    "similarity",
-    "verify",
-]
+__all__ = sorted(["__version__", *_MODULES, *" ".join(_HOMES.values()).split()])
 
 if TYPE_CHECKING:
-    from histobench import consult, estimators, mint
-    from histobench.api.benchmark import (
-        Benchmark,
-        ComparisonTable,
-        choose,
-        compare,
-        open_results,
-        run,
-        similarity,
-    )
-    from histobench.api.checks import doctor, power, verify
-    from histobench.api.dataset import Dataset, demo_dataset, load_dataset
-    from histobench.api.encoder import Encoder, create_encoder, list_encoders
-    from histobench.api.features import Features, FeatureSplits, evaluate, extract, load_features
-    from histobench.api.site_robustness import RobustnessTables, robustness
+    from histobench import consult as consult
+    from histobench import estimators as estimators
+    from histobench import mint as mint
+    from histobench.api.benchmark import Benchmark as Benchmark
+    from histobench.api.benchmark import ComparisonTable as ComparisonTable
+    from histobench.api.benchmark import choose as choose
+    from histobench.api.benchmark import compare as compare
+    from histobench.api.benchmark import open_results as open_results
+    from histobench.api.benchmark import run as run
+    from histobench.api.benchmark import similarity as similarity
+    from histobench.api.checks import doctor as doctor
+    from histobench.api.checks import power as power
+    from histobench.api.checks import verify as verify
+    from histobench.api.dataset import Dataset as Dataset
+    from histobench.api.dataset import demo_dataset as demo_dataset
+    from histobench.api.dataset import load_dataset as load_dataset
+    from histobench.api.encoder import Encoder as Encoder
+    from histobench.api.encoder import create_encoder as create_encoder
+    from histobench.api.encoder import list_encoders as list_encoders
+    from histobench.api.features import Features as Features
+    from histobench.api.features import FeatureSplits as FeatureSplits
+    from histobench.api.features import evaluate as evaluate
+    from histobench.api.features import extract as extract
+    from histobench.api.features import load_features as load_features
+    from histobench.api.site_robustness import RobustnessTables as RobustnessTables
+    from histobench.api.site_robustness import robustness as robustness
     from histobench.consult.study import Study as Study
-    from histobench.core.errors import HistobenchError
+    from histobench.core.errors import HistobenchError as HistobenchError
     from histobench.roi.comparison.choice import Choice as Choice
     from histobench.roi.data.check import Findings as Findings
     from histobench.roi.encoders.encoder_spec import EncoderSpec as EncoderSpec
@@ -116,10 +81,10 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULES:
         return import_module(f"histobench.{name}")
-    if home := {**_HOMES, **_RETURNED}.get(name):
-        value = getattr(import_module(home), name)
-        globals()[name] = value
-        return value
+    for home, names in (_HOMES | _TYPES).items():
+        if name in names.split():
+            globals()[name] = getattr(import_module(f"histobench.{home}"), name)
+            return globals()[name]
     if name in _RENAMED:
         from histobench.core.renamed import warn_renamed
 

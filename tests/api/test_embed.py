@@ -117,12 +117,9 @@ def test_grey_is_colour_with_equal_parts(encoder: hb.Encoder) -> None:
         ({"weights": "w.pt"}, "weights: the encoder exists already; pass this to create_encoder"),
         ({"encoder": ["a", "b"]}, "encoder: expected a text, found"),
         ({"encoder": "tiny-vl", "size": "32"}, "size: expected a whole number of at least 1, found '32'"),
-        ({"batch_size": 0}, "`batch_size` must be 'auto' or a whole number from 1 up, not 0"),
+        ({"batch_size": 0}, "batch_size: expected auto or a whole number of at least 1, found 0"),
         ({"folder": __file__}, "folder: .*: Not a directory"),
-        (
-            {"data": None},
-            "data: expected a",
-        ),
+        ({"data": None}, "data: expected a"),
         (
             {"encoder": "tiny-vl", "weights": "w.pt"},
             "weights: tiny-vl includes its own weights and takes no checkpoint",

@@ -52,6 +52,8 @@ def tiles(tmp_path: Path) -> Path:
             "run --data t.csv --models few.py:Mean --tasks Proto --results r",
             "gives features of shape (1, 3) for 8 images; expected one row for each image",
         ),
+        ("evaluate --TASK KNN --train a.pt --test a.pt", "a.pt"),
+        ("evaluate --TASK KNN --train a.pt --test a.pt --n_neighbors 0", "--n-neighbors: expected a whole"),
         ("choose r --min-robustness 2", "expected a number of at least 0 and at most 1"),
         ("choose r --min-robustness -1", "--min-robustness"),
         ("consult run nostudy --agent policy:reader", "is not a Consult study"),

@@ -47,6 +47,9 @@ def test_help_and_version_are_found_where_people_look(
         (["run", "--dataset", "x"], "histobench run: error: unknown option --dataset; did you mean --data"),
         (["run", "--metric", "auroc"], "unknown option --metric (histobench run --help lists the options)"),
         (["run", "--data", "my", "images", "--encoders", "x"], "a path with spaces needs quotes"),
+        (["run", "--data", "d", "--encoders", "a", "b"], "unexpected argument 'b': lists take commas"),
+        (["data", "check", "x", "--seed", "-1"], "expected a whole number of at least 0"),
+        (["run"], "give --data FOLDER --encoders NAME,... or a plan file"),
         (["data", "check", "my", "images"], "unexpected argument 'images'; a path with spaces needs quotes"),
         (["mint", "run", "--modle", "x"], "unknown option --modle"),
         (["data", "chekc", "x"], "unknown command 'chekc'; did you mean check?"),
@@ -97,22 +100,23 @@ def test_a_signal_gives_its_code_and_no_traceback_at_any_moment(number: int, whe
     program = f"""
 import atexit, signal, sys, time
 from histobench.cli import main as module
-from histobench.cli.main import CompletionFlags
+from histobench.cli import cache
+from histobench.cli.cache import NoFlags
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
-def wait(args: 'CompletionFlags' = None):
+def wait(args: 'NoFlags' = None):
     print("ready", flush=True)
     time.sleep(60)
 
-if {when == "in the command"}:
-    module.completion_command = wait
-else:
+def leave(args: 'NoFlags'):
     atexit.register(wait)
+
+cache.ls_command = wait if {when == "in the command"} else leave
 sys.exit(module.main())
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "completion", "bash"],
+        [sys.executable, "-c", program, "cache", "ls"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -131,18 +135,19 @@ def test_ctrl_c_is_answered_while_a_batch_is_computed() -> None:
     program = """
 import hashlib, signal, sys
 from histobench.cli import main as module
-from histobench.cli.main import CompletionFlags
+from histobench.cli import cache
+from histobench.cli.cache import NoFlags
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def compute(args: 'CompletionFlags'):
+def compute(args: 'NoFlags'):
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"a", b"b", 20_000_000)  # no signal interrupts it
 
-module.completion_command = compute
+cache.ls_command = compute
 sys.exit(module.main())
 """
-    command = [sys.executable, "-c", program, "completion", "bash"]
+    command = [sys.executable, "-c", program, "cache", "ls"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -150,8 +155,8 @@ sys.exit(module.main())
         time.sleep(1)  # until it computes
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert "stopping; the batch that is being computed" in process.stderr.readline()
-        assert time.monotonic() - began < 10  # 1 s on a machine without other work
+        assert "stopping; finishing the current batch" in process.stderr.readline()
+        assert time.monotonic() - began < 10  # 0.5 s on a machine without other work
         process.kill()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import logging
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,6 @@ from rich.table import Table
 
 from histobench.cli.entry import Command, run_command
 from histobench.cli.main import main
-from histobench.cli.mint import MINT_COMMANDS
 from histobench.cli.terminal import Busy, labelled, open_terminal, print_table, say
 from histobench.core.text import shown
 
@@ -80,13 +78,6 @@ def test_a_message_that_advises_debug_is_followed_by_every_job(
     assert "Traceback" in capsys.readouterr().err
     assert main(["mint", "table", "/nowhere"]) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("job", [*MINT_COMMANDS, "data check", "cache ls"])
-def test_every_job_knows_debug(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = job.split() if " " in job else ["mint", job]
-    assert main([*words, "--help"]) == 0
-    assert "--debug" in capsys.readouterr().out
 
 
 def test_what_takes_long_is_said_where_there_is_no_terminal(
@@ -161,24 +152,3 @@ def test_a_warning_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
         patch.setitem(sys.modules, "histobench.cli.warn", module)
         assert run_command(Command("warn:warn", ""), [], prog="histobench warn") == 0
     assert capsys.readouterr().err == "histobench warn: warning: set --n-neighbors to 4\n"
-
-
-def test_bash_completes_commands_subcommands_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
-
-    def completed(*words: str) -> set[str]:
-        typed = " ".join(f"'{word}'" for word in words)
-        ask = f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _histobench; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
-        return set(done.stdout.split())
-
-    assert completed("histobench", "ro") == {"robustness"}
-    assert completed("histobench", "mint", "re") == {"rescore"}
-    assert {"--encoders", "--dry-run", "--verbose"} <= completed("histobench", "run", "--")
-    assert completed("histobench", "mint", "run", "--epi") == {
-        "--episode-tokens",
-        "--episode-cost",
-        "--episode-seconds",
-    }
-    assert "--dry-run" in completed("/usr/bin/histobench", "run", "--data", "x", "--d")

@@ -59,7 +59,7 @@ class Noise(Colours):
 
 
 def make_images(folder: Path) -> Path:
-    """A CSV of 5 classes x (6 train + 3 val + 6 test patients) x a few tiles; classes overlap."""
+    """A CSV of 5 classes x (6 train, 4 val, 8 test patients; one is in all) x 3 tiles; classes overlap."""
     generator = np.random.default_rng(7)
     lines = ["image_path,label,split,group"]
     for label, colour in enumerate(COLOURS):
@@ -72,7 +72,9 @@ def make_images(folder: Path) -> Path:
                     path = folder / "tiles" / f"{split}-{label}-{patient}-{tile}.png"
                     path.parent.mkdir(parents=True, exist_ok=True)
                     Image.fromarray(pixels).save(path)
-                    lines.append(f"{path},{label},{split},{split}-patient-{label}-{patient}")
+                    lines.append(
+                        f"{path},{label},{split},{split if patient else 'one'}-patient-{label}-{patient}"
+                    )
     (folder / "tiles.csv").write_text("\n".join(lines) + "\n")
     (folder / "tiles.txt").write_text("".join(f"{name},{number}\n" for number, name in enumerate(CLASSES)))
     (folder / "three.py").write_text(ENCODERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ from histobench.consult.encoder_views import EncoderView, Regions
 from histobench.consult.study import BlindingCheck, Case, Cassette, Recorded, ToolView, canonical, open_study
 from histobench.consult.tool_text import Neighbour, alias, neighbours_text, prediction_text
 
+pytestmark = pytest.mark.slow
 
+
+@cache
 def audit(
     n_groups: int,
     *,
@@ -57,8 +61,9 @@ def test_few_groups_are_not_enough_to_call_a_study_blind() -> None:
         assert check.groups_needed > 8
         needed = f"(about {check.groups_needed} needed)"
         assert f"too few patients or slides to show that they look alike {needed}" in check.sentence
-    assert audit(40).blind
-    assert audit(40).sentence.endswith(f", blind (at most {audit(40).high:.2f})")
+    enough = audit(40)
+    assert enough.blind
+    assert enough.sentence.endswith(f", blind (at most {enough.high:.2f})")
     planted = audit(40, shift=30.0)
     assert planted.leaks
     assert "neighbours(k=5) number" in planted.field
@@ -104,7 +109,6 @@ def test_percentiles_of_similarities_are_uniform_whatever_the_encoder(farther: f
     assert np.abs(found - 100 * (np.arange(200) + 0.5) / 200).max() < 1e-6
 
 
-@pytest.mark.slow
 def test_a_weak_encoder_that_is_better_than_the_strong_one_is_reported(
     study_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,22 +32,16 @@ def test_every_contrast_whose_arms_were_played_is_planned(findings: StudyFinding
     assert [each.name for each in plan.contrasts] == NAMES
     assert plan.unit == "groups"
     assert plan.alpha == pytest.approx(0.05 / 4)
+    alone = {key: plays for key, plays in findings.plays.items() if key[1] == "strong"}
+    (only, *_) = plan_cases(StudyFindings(findings.study, alone), "policy-reader", alpha=0.05).contrasts
+    assert plan_cases(findings, "policy-reader", alpha=0.2).contrasts[0] == only  # a quarter of it
+    assert plan_cases(findings, "policy-reader", alpha=0.2, seed=1).contrasts[0] != only
     (late,) = (each for each in plan.contrasts if each.name == "sequence")
     assert (late.cases, late.groups) == (4 * 5, 4)
     known = [each.estimate for each in plan.contrasts if each.estimate is not None]
     assert known
     for estimate in known:
         assert estimate.units_low <= estimate.units_needed <= estimate.units_high
-
-
-def test_a_smaller_contrast_needs_more_cases(findings: StudyFindings) -> None:
-    needed = [
-        next(each.estimate for each in plan_cases(findings, "policy-reader", delta=delta).contrasts)
-        for delta in (0.3, 0.1)
-    ]
-    assert needed[0] is not None
-    assert needed[1] is not None
-    assert needed[0].units_needed < needed[1].units_needed
 
 
 def test_missing_arms_are_said_and_an_agent_without_any_is_refused(
@@ -70,20 +64,19 @@ def test_the_number_of_cases_is_that_of_the_t_test_where_cases_are_alike(study: 
     final = np.where(generator.random(400) < 0.7, 0, 1)
     plays = {("coin", "strong"): plays_of(final, np.zeros(400, dtype=np.int64))}
     findings = StudyFindings(large, plays)
-    plan = plan_cases(findings, "coin", delta=0.1).contrasts[0]
-    comparison = findings.comparisons("coin")[plan.name]
-    estimate = plan.estimate
-    assert estimate is not None
+    comparison = findings.comparisons("coin")["over_tool"]
     assert comparison is not None
     share = float((plays["coin", "strong"].final == 0).mean())
     # The plan allows for what 400 cases did not show, as the comparison does.
     spread = np.sqrt(share * (1 - share) + 400 * comparison.unseen_move**2)
-    effect = 0.1 / spread
     sizes = np.arange(20, 2000)
-    power = 1 - stats.nct.cdf(stats.t.ppf(0.975, sizes - 1), sizes - 1, effect * np.sqrt(sizes))
-    exact = int(sizes[np.argmax(power >= 0.8)])
-    assert estimate.units_at_pilot == pytest.approx(exact, rel=0.12)
-    assert estimate.units_needed >= estimate.units_at_pilot * 0.98
+    for delta, power, alpha in ((0.1, 0.8, 0.05), (0.06, 0.8, 0.05), (0.06, 0.95, 0.05), (0.1, 0.8, 0.02)):
+        estimate = plan_cases(findings, "coin", delta=delta, power=power, alpha=alpha).contrasts[0].estimate
+        assert estimate is not None
+        shift, limit = delta / spread * np.sqrt(sizes), stats.t.ppf(1 - alpha / 2, sizes - 1)
+        exact = int(sizes[np.argmax(1 - stats.nct.cdf(limit, sizes - 1, shift) >= power)])
+        assert estimate.units_at_pilot == pytest.approx(exact, rel=0.12)
+        assert estimate.units_needed >= estimate.units_at_pilot * 0.98
 
 
 def test_the_command_prints_lines_of_at_most_eighty_characters(
@@ -96,11 +89,20 @@ def test_the_command_prints_lines_of_at_most_eighty_characters(
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "plan.json"
     arguments = ["consult", "power", str(study.folder), "policy-reader", "--json", str(file)]
-    assert main([*arguments, "--delta", "0.2"]) == 0
+    assert main([*arguments, "--delta", "0.2", "--power", "0.7", "--alpha", "0.1", "--seed", "3"]) == 0
     shown = capsys.readouterr().out
     assert "final answer minus tool: strong" in shown
     table = [line for line in shown.splitlines() if "minus" in line]
     assert all(len(line) <= 80 for line in table)
-    assert {each["name"] for each in json.loads(file.read_text())["contrasts"]} == set(NAMES)
+    findings = StudyFindings(study, read_plays(study, played))
+    plan = plan_cases(findings, "policy-reader", delta=0.2, power=0.7, alpha=0.1, seed=3)
+    assert json.loads(file.read_text()) == json.loads(json.dumps(asdict(plan)))
+    estimate, size = plan.contrasts[0].estimate, plan.contrasts[0].cases / plan.contrasts[0].groups
+    assert estimate is not None
+    ends = (estimate.units_needed, estimate.units_low, estimate.units_high)
+    needed, low, high = (f"{round(units * size):,}" for units in ends)
+    assert f"over_tool {len(study.cases)} {needed} {low}-{high} {estimate.detectable:.3f}" in " ".join(
+        shown.split()
+    )
     for wrong in (["nobody"], ["policy-reader", "--delta", "0"], ["policy-reader", "--power", "1"]):
         assert main(["consult", "power", str(study.folder), *wrong]) == 2

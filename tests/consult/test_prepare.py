@@ -12,28 +12,31 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from builders import uneven_features
 from histobench.cli.main import main
-from histobench.consult.arms import ARMS, DOSES, at_temperature, random_order, steps_of
+from histobench.consult.arms import (
+    ARMS,
+    DOSES,
+    at_temperature,
+    plan_arm,
+    random_order,
+    select_cases,
+    steps_of,
+)
 from histobench.consult.blinding import blinding_checks
 from histobench.consult.encoder_views import Gallery, Regions, _view
 from histobench.consult.playing import limited
 from histobench.consult.preparing import prepare
-from histobench.consult.study import (
-    COLUMNS,
-    Case,
-    Cassette,
-    Recorded,
-    Study,
-    open_study,
-)
+from histobench.consult.study import COLUMNS, Case, Cassette, Recorded, Study, open_study, write_cassette
 from histobench.consult.study_plan import StudyPlan
-from histobench.consult.tool_text import read_neighbours
+from histobench.consult.tool_text import read_neighbours, read_prediction
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.roi_dataset import RoiDataset
-from histobench.roi.features.feature_file import FeatureSet
+from histobench.roi.features.feature_file import FeatureSet, load
+from histobench.roi.protocols.knn import knn
 from histobench.roi.protocols.linear_probe import linear_probe
 
 pytestmark = pytest.mark.slow
@@ -98,6 +101,9 @@ def test_sharpened_and_flattened_confidences_keep_the_order_of_classes(study: St
         assert order(study, "sure", case) == order(study, "unsure", case) == order(study, "strong", case)
     for arm, mean in (("sure", 0.99), ("unsure", 0.40)):
         assert np.mean([case.arms[arm].confidence for case in study.cases]) == pytest.approx(mean, abs=1e-6)
+    two = np.random.default_rng(2).dirichlet([1, 3], 50)  # no mean of .40 is possible
+    shown = plan_arm("unsure", {"strong": two}, np.zeros(50, dtype=np.int64)).probabilities
+    assert shown.max(axis=1).mean() == pytest.approx(0.55)
 
 
 def test_the_dose_of_wrong_labels_is_exact_and_part_of_a_larger_one(study: Study) -> None:
@@ -129,6 +135,7 @@ def test_cases_are_in_a_random_order_and_a_limit_is_balanced_over_classes(study:
     labels = [case.reference for case in study.cases]
     assert labels != sorted(labels)
     shares = {name: labels.count(name) / len(labels) for name in set(labels)}
+    assert limited(study, 20) != limited(replace(study, facts=replace(study.facts, seed=1)), 20)
     for limit in (5, 10, 20):
         some = [case.reference for case in limited(study, limit)]
         assert len(some) == limit
@@ -226,6 +233,10 @@ def test_contrasts_are_registered_with_their_time_and_checked(study: Study, tmp_
     assert all(each.registered for each in study.contrasts)
     copied = tmp_path / "study"
     shutil.copytree(study.folder, copied, ignore=shutil.ignore_patterns("runs"))
+    assert open_study(copied).fingerprint == study.fingerprint
+    write_cassette(copied / "cassette.parquet", study.cassette.rows[:-1])
+    other_order = replace(study, facts=replace(study.facts, sequences=study.facts.sequences[::-1]))
+    assert study.fingerprint not in (open_study(copied).fingerprint, other_order.fingerprint)
     file = tmp_path / "mine.json"
     mine = {"name": "dose", "measure": "u_wrong", "arm": "wrong-50", "against": "strong"}
     file.write_text(json.dumps([mine]))
@@ -243,11 +254,57 @@ def test_contrasts_are_registered_with_their_time_and_checked(study: Study, tmp_
         assert main(["consult", "register", str(copied), str(file)]) == 2
 
 
-def test_shuffled_answers_are_those_of_other_cases_each_once(study: Study) -> None:
-    strong = sorted(case.arms["strong"].confidence for case in study.cases)
-    assert sorted(case.arms["shuffled"].confidence for case in study.cases) == strong
-    same = [case.arms["shuffled"].confidence == case.arms["strong"].confidence for case in study.cases]
-    assert np.mean(same) < 0.2
+def test_answers_and_lessons_are_made_of_the_encoders_features(study: Study) -> None:
+    names, columns, pictures = study.facts.classes, [], study.pictures()
+
+    def ask(case: Case, arm: str, tool: str, **given: int) -> str:
+        encoder = case.arms[arm].encoder
+        return study.cassette.answer(tool, given, image=case.id, encoder=encoder, arm=arm)
+
+    def labels(case: Case, arm: str) -> list[str]:
+        return [each.label for each in read_neighbours(ask(case, arm, "neighbours", k=10))]
+
+    for encoder in study.facts.encoders:
+        train, val, test = (
+            load(next((study.folder / "features").glob(f"*{encoder.name}*_{split}.pt")))
+            for split in ("train", "val", "test")
+        )
+        rest = torch.cat([val.embeddings, test.embeddings])
+        raw = linear_probe(train.embeddings, train.labels, rest, n_classes=5).probabilities
+        on_val, on_test = np.split(at_temperature(raw, encoder.temperature), [len(val)])
+        votes = knn(train.embeddings, train.labels, test.embeddings, n_classes=5, n_neighbors=20)
+        said = {"validation": on_val.argmax(1), "probe": on_test.argmax(1), "knn": votes.predicted}
+        for name, classes in said.items():
+            truth = (val if name == "validation" else test).labels.numpy()
+            assert getattr(encoder, f"{name}_accuracy") == np.mean(classes == truth)
+
+        def near(part: FeatureSet, row: int, *barred: int, known: FeatureSet = train) -> list[str]:
+            cosines = cosine_similarity(known.embeddings, part.embeddings[[row]])[:, 0]
+            groups = {part.groups[each] for each in (row, *barred)}  # type: ignore[index]
+            order = np.argsort(-cosines, kind="stable")
+            return [names[known.labels[k]] for k in order if known.groups[k] not in groups][:10]  # type: ignore[index]
+
+        counts = [[near(val, row)[:5].count(name) for name in names] for row in range(len(val))]
+        columns.append(np.concatenate([on_val.round(2), counts], axis=1))
+        place = {Path(name).name: row for row, name in enumerate(test.img_names)}
+        row_of = {case.id: place[pictures[case.id].name] for case in study.cases}
+        told = {case.id: ask(case, "strong", "predict", n=5) for case in study.cases}
+        for case in study.cases:
+            shown = read_prediction(ask(case, encoder.role, "predict", n=5), names)
+            np.testing.assert_allclose(shown, on_test[row_of[case.id]], atol=0.00501)
+            assert labels(case, encoder.role) == near(test, row_of[case.id])
+            if encoder.role == "strong":  # another case's answers, without the groups of both
+                same = [id for id, text in told.items() if text == ask(case, "shuffled", "predict", n=5)]
+                assert labels(case, "shuffled") in [
+                    near(test, row_of[id], row_of[case.id]) for id in same if id != case.id
+                ]
+    made = [sorted(case.arms[arm].confidence for case in study.cases) for arm in ("strong", "shuffled")]
+    assert made[0] == made[1]  # each is shown once
+    lessons = study.lessons("val")
+    found = np.column_stack([lessons.labels, *(lessons.shown[each.role] for each in study.facts.encoders)])
+    expected = np.column_stack([val.labels, *columns])
+    assert set(map(tuple, found.tolist())) <= set(map(tuple, expected.tolist()))
+    assert len(found) == 40
 
 
 def test_the_cassette_has_every_answer_that_can_be_asked_for_and_no_reference(study: Study) -> None:
@@ -256,6 +313,15 @@ def test_the_cassette_has_every_answer_that_can_be_asked_for_and_no_reference(st
     per_case = 5 + 10  # predict and neighbours
     arms = len(ARMS) - 3  # none, and both sequences show what others show
     assert len(table) == 40 * (1 + arms * per_case + 1) + 5  # measure, track_record; typical
+
+
+def test_the_record_of_a_tool_is_that_of_the_validation_regions(study: Study) -> None:
+    rows = {row.answer for row in study.cassette.rows if row.tool == "track_record"}
+    (strong, *_) = study.facts.encoders
+    found = [re.search(r"said .+ (\d+) times and was right (\d+) times", row).groups() for row in rows]
+    said, right = (sum(int(each[place]) for each in found) for place in (0, 1))
+    assert (len(found), said) == (5, 60)  # every class was said of some case
+    assert right / said == pytest.approx(strong.validation_accuracy)
 
 
 def test_a_study_that_is_torn_between_two_preparations_is_none(study: Study, tmp_path: Path) -> None:
@@ -308,3 +374,48 @@ def test_confidences_are_calibrated_on_validation_and_not_on_test_regions() -> N
     other_test = replace(parts["test"], labels=(parts["test"].labels + 1) % 3)
     assert temperature(**{**parts, "test": other_test}) == usual
     assert temperature(**{**parts, "val": noisy}) > 1.2 * usual
+
+
+LABELS = np.repeat(np.arange(7), [40, 30, 20, 10, 5, 2, 1])
+DRAWS = 1500
+WRONG = np.random.default_rng(3).random(len(LABELS)) < np.linspace(0.05, 0.5, len(LABELS))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("count", [5, 20, 41, 300])
+def test_chances_are_how_often_a_row_is_drawn(count: int) -> None:
+    drawn = np.zeros(len(LABELS))
+    chance = np.zeros(len(LABELS))
+    for seed in range(DRAWS):
+        chosen = select_cases(LABELS, WRONG, count=count, seed=seed)
+        assert len(chosen.rows) == min(count, len(LABELS))
+        drawn[chosen.rows] += 1
+        chance[chosen.rows] = chosen.probability
+    assert (drawn > 0).all()  # nobody is left out for good
+    assert np.abs(drawn / DRAWS - chance).max() < 5 * 0.5 / np.sqrt(DRAWS)
+
+
+def test_weighted_accuracy_is_unbiased() -> None:
+    values = np.random.default_rng(4).random(len(LABELS)) < 0.3 + 0.1 * LABELS
+    totals, counts = [], []
+    for seed in range(DRAWS):
+        chosen = select_cases(LABELS, WRONG, count=20, seed=seed)
+        weights = 1 / chosen.probability
+        totals.append((weights * values[chosen.rows]).sum())
+        counts.append(weights.sum())
+    assert np.mean(totals) == pytest.approx(values.sum(), abs=4 * np.std(totals) / np.sqrt(DRAWS))
+    assert np.mean(counts) == pytest.approx(len(LABELS), abs=4 * np.std(counts) / np.sqrt(DRAWS) + 1e-9)
+
+
+def test_classes_are_as_even_as_can_be_within_each_half() -> None:
+    labels, wrong = np.repeat([0, 1, 2], 100), np.tile([True, False], 150)
+    chosen = select_cases(labels, wrong, count=60)
+    for half in (True, False):
+        assert np.bincount(labels[chosen.rows[wrong[chosen.rows] == half]]).tolist() == [10, 10, 10]
+
+
+def test_all_errors_are_taken_where_there_are_few() -> None:
+    labels, wrong = np.zeros(100, dtype=np.int64), np.arange(100) < 4
+    chosen = select_cases(labels, wrong, count=20)
+    assert set(range(4)) <= set(chosen.rows.tolist())
+    assert len(chosen.rows) == 20

@@ -39,16 +39,20 @@ from histobench.consult.study import Study
 from histobench.consult.study_plan import ConsultRun
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
+from histobench.mint.agents.agent import EpisodeKey
 from histobench.mint.envs.episode import play
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message, ToolCall, ToolResult
 from histobench.mint.runs.episode_run import EpisodeStoppedError
 from histobench.mint.runs.parted_run import PartWorker
 from histobench.mint.runs.run_options import RunOptions
+from histobench.mint.sandbox import open_sandbox
 from histobench.mint.tools.base import ToolArgumentError
 from histobench.work.engines import Display, RayEngine
 from histobench.work.loop import work_through
 from histobench.work.run_folder import RunFolder
+
+pytestmark = pytest.mark.slow
 
 
 def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -64,7 +68,6 @@ def records(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-@pytest.mark.slow
 def test_workers_together_play_what_one_process_plays(
     study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +98,6 @@ def test_workers_together_play_what_one_process_plays(
     assert main([*command, "--workers", "3"]) == 2
 
 
-@pytest.mark.slow
 def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: Path) -> None:
     found = {policy: records(played / f"policy-{policy}") for policy in POLICIES}
     steps = sum(map(len, study.facts.sequences))
@@ -112,7 +114,6 @@ def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: 
     assert not any(record["asked"] for record in found["never-trust"].values())
 
 
-@pytest.mark.slow
 def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: Study, played: Path) -> None:
     found = records(played / "policy-reader")
     arms = {arm for arm, _ in found} - {"sequence", "sequence-same"}
@@ -122,15 +123,14 @@ def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: S
         assert len({found[arm, case.id]["first"]["label"] for arm in arms}) == 1
 
 
-def environment(study: Study, arm: str, **kwargs: Any) -> Any:
+def environment(study: Study, arm: str, *, pool: Any = None, **kwargs: Any) -> Any:
     task = ConsultTask(study, study.cases[0], arm, **kwargs)
-    return task, task.open_environment(())
+    return task, task.open_environment((), pool=pool)
 
 
-@pytest.mark.slow
-def test_both_dialects_give_the_same_results_of_tools(study: Study) -> None:
+def test_both_dialects_give_the_same_results_of_tools(study: Study, needs_sandbox: None) -> None:
     task, world = environment(study, "strong")
-    agent = PolicyAgent(study, study.cases[0], "strong", "reader", PolicyModels(study), 1)
+    agent = PolicyAgent(study, EpisodeKey("d@strong", study.cases[0].id), "reader", PolicyModels(study))
     with world:
         prompt = world.own_prompt(Budget(), native=True)
         state = play(world, agent, prompt=prompt, functions=world.functions)
@@ -138,7 +138,6 @@ def test_both_dialects_give_the_same_results_of_tools(study: Study) -> None:
     results = [
         part.text for message in state.history for part in message.parts if isinstance(part, ToolResult)
     ]
-    task, world = environment(study, "strong")
     replies = iter(
         [
             "<execute>print(measure())</execute>",
@@ -147,16 +146,19 @@ def test_both_dialects_give_the_same_results_of_tools(study: Study) -> None:
             f"<solution>{json.dumps(native['final'])}</solution>",
         ]
     )
-    with world:
-        prompt = world.own_prompt(Budget(), native=False)
-        state = play(world, lambda _: next(replies), prompt=prompt)
+    with open_sandbox(
+        preload=()
+    ) as pool:  # without the packages for calculations, which take seconds to load
+        task, world = environment(study, "strong", pool=pool)
+        with world:
+            prompt = world.own_prompt(Budget(), native=False)
+            state = play(world, lambda _: next(replies), prompt=prompt)
     plain = task.record
     assert {**plain, "prompt": ""} == {**native, "prompt": ""}
     printed = [message.content for message in state.history[1:] if message.role == "user"]
     assert all(any(text in seen for seen in printed) for text in results[:1] + results[2:4])
 
 
-@pytest.mark.slow
 def test_encoder_tools_open_with_the_first_answer_and_never_in_the_arm_none(study: Study) -> None:
     for arm, opened in (
         ("none", set()),
@@ -172,7 +174,6 @@ def test_encoder_tools_open_with_the_first_answer_and_never_in_the_arm_none(stud
         assert ("An image encoder is now available" in said) == (arm != "none")
 
 
-@pytest.mark.slow
 def test_an_unreadable_first_answer_has_its_place_and_the_agent_is_told(study: Study) -> None:
     task, world = environment(study, "strong")
     replies = iter(["<solution>", "<solution>nonsense</solution>"])
@@ -185,7 +186,6 @@ def test_an_unreadable_first_answer_has_its_place_and_the_agent_is_told(study: S
     assert task.record["final"]["problem"]
 
 
-@pytest.mark.slow
 def test_a_seventh_call_and_arguments_that_cannot_be_used_are_not_counted(study: Study) -> None:
     desk = Desk(study.cases[0], "strong", study.facts, study.cassette, opened=True)
     tools = {tool.name: tool for tool in desk_tools(desk)}
@@ -222,7 +222,6 @@ def test_answers_are_read(text: str, label: str | None, confidence: float | None
     assert (answer.label, answer.confidence, answer.defer) == (label, confidence, defer)
 
 
-@pytest.mark.slow
 def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
     path = Path(json.loads((study.folder / "pictures.json").read_text())[study.cases[0].id])
     task, world = environment(study, "strong", picture=path)
@@ -264,7 +263,6 @@ def test_a_killed_run_goes_on_where_it_was(study: Study, tmp_path: Path) -> None
     assert records(killed) == records(tmp_path / "whole")
 
 
-@pytest.mark.slow
 def test_both_sequence_arms_have_the_same_prompts_until_the_notes_differ(study: Study, played: Path) -> None:
     found = records(played / "policy-learner")
     first = [key for key in found if key[0] == "sequence" and ".000." in key[1]]
@@ -278,7 +276,6 @@ def test_both_sequence_arms_have_the_same_prompts_until_the_notes_differ(study: 
             assert record["tool"]["encoder"] == study.by_id[record["case"]].arms[like].encoder
 
 
-@pytest.mark.slow
 def test_the_learner_believes_what_a_slow_loop_computes(study: Study, played: Path) -> None:
     found = records(played / "policy-learner")
     own_accuracy = PolicyModels(study).own_accuracy
@@ -297,7 +294,6 @@ def test_the_learner_believes_what_a_slow_loop_computes(study: Study, played: Pa
                 assert (said["right"], said["wrong"]) == pytest.approx((right, wrong))
 
 
-@pytest.mark.slow
 def test_notes_are_handed_on_in_order_and_cut_to_their_length(study: Study) -> None:
     memory = SequenceMemory([20], outcomes=True)
     steps = steps_of("sequence", study.facts.sequences[:1], "random")
@@ -327,7 +323,6 @@ def test_notes_are_handed_on_in_order_and_cut_to_their_length(study: Study) -> N
             assert "x" * 1201 not in prompt
 
 
-@pytest.mark.slow
 def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Study) -> None:
     memory = SequenceMemory([20, 20])
     steps = {(s.sequence, s.position): s for s in steps_of("sequence", study.facts.sequences[:2], "random")}
@@ -350,7 +345,6 @@ def test_a_case_that_was_not_finished_stops_its_sequence_and_no_other(study: Stu
         memory.recall(steps[0, 2])
 
 
-@pytest.mark.slow
 def test_an_unknown_sandbox_is_told_before_anything_is_written(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,7 +354,6 @@ def test_an_unknown_sandbox_is_told_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
 def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     run = ConsultRun(str(study.folder), RunOptions(agent="policy:reader"), "sequence")
     with pytest.raises(HistobenchError, match="played in one process"):
@@ -371,28 +364,15 @@ def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.C
     assert not {cell.dataset.name.rpartition("@")[2] for cell, _ in planned} & {"sequence", "sequence-same"}
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
-def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
-    study: Study, played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_python_plays_and_tabulates_what_the_command_line_does(
+    study: Study, played: Path, tmp_path: Path
 ) -> None:
-    source = study.folder.parent
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(source / "cache"))
-    # Audited when the same study was prepared; this takes half of the time.
-    monkeypatch.setattr("histobench.consult.preparing.blinding_checks", lambda *_, **__: study.facts.blinding)
-    data = hb.load_dataset(source / "tiles.csv", classes=source / "tiles.txt")
-    encoders = [f"{source / 'three.py'}:{name}" for name in ("Colours", "Green", "Noise")]
-    own = hb.consult.prepare(
-        data, encoders, folder=tmp_path / "study", arms="all", cases=40, measured=8, organ="colon",
-        num_workers=0, device="cpu", sequences=4, sequence_length=20,
-    )  # fmt: skip
-    assert own.fingerprint == study.fingerprint
-    assert "40 cases" in repr(own)
-    assert len(own.to_frame()) == 40
-    runs = hb.consult.run(own, "policy:reader", arms=["none", "strong"], cache="none", outcomes=True)
+    options = {"arms": ["none", "strong"], "cache": "none", "outcomes": True, "output": tmp_path / "own"}
+    runs = hb.consult.run(study, "policy:reader", **options)
     assert runs.agents == ["policy-reader"]
     shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")
-    shell = hb.consult.open_runs(study, runs=tmp_path / "played").to_frame()
+    shell = hb.consult.open_runs(study, results=tmp_path / "played").to_frame()
     ours = runs.to_frame()
     for arm in ("none", "strong"):
         keys = ["agent", "arm", "measure"]
@@ -401,22 +381,11 @@ def test_python_prepares_plays_and_tabulates_what_the_command_line_does(
         assert one["low"] <= one["value"] <= one["high"]
     assert "policy-reader, strong: final accuracy" in repr(runs)
     assert "<table" in runs._repr_html_()
-
-    file = tmp_path / "compared.json"
-    words = ["consult", "compare", str(study.folder), "policy-reader", "policy-oracle", "--json", str(file)]
-    assert main(words) == 0
-    written = json.loads(file.read_text())["rows"]
     opened = hb.consult.open_runs(study)
-    compared = opened.compare("policy-reader", "policy-oracle")
-    assert compared["arm"].tolist() == [row["arm"] for row in written]
-    assert compared["difference"].tolist() == [row["value"] for row in written]
-    assert compared["p (Holm)"].tolist() == pytest.approx(
-        [np.nan if row["holm"] is None else row["holm"] for row in written], nan_ok=True
-    )
     assert set(opened.contrasts()["agent"]) == set(opened.agents)
     with pytest.raises(HistobenchError, match="no runs of 'policy-read'; did you mean policy-reader"):
         opened.compare("policy-read", "policy-oracle")
     with pytest.raises(HistobenchError, match=r"^data: expected what hb\.load_dataset returned, or a path"):
-        hb.consult.prepare(3, encoders)  # type: ignore[arg-type]
+        hb.consult.prepare(3, ["e"])  # type: ignore[arg-type]
     with pytest.raises(HistobenchError, match="unknown policy 'raeder'"):
-        hb.consult.run(own, "policy:raeder")
+        hb.consult.run(study, "policy:raeder")

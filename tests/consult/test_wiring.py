@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+from ast import literal_eval
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,12 +14,13 @@ import pytest
 from tests.consult.conftest import make_images
 
 import histobench as hb
+from builders import another
 from histobench.consult import consult_runs
 from histobench.consult.consultation import ConsultTask
 from histobench.consult.playing import plan_run
 from histobench.consult.study import LESSONS, Study
-from histobench.consult.study_plan import ConsultRun, StudyPlan
-from histobench.core.records import options_of
+from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, StudyPlan, study_options
+from histobench.core.records import Declared, options_of
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.runs.run_options import RunOptions
 
@@ -29,7 +30,7 @@ TOOLS = {"measure", "typical", "predict", "neighbours"}
 #: Another value of each option of a study; the parts of the study that change by it, and parts that do not.
 PREPARED: dict[str, tuple[Any, set[str], set[str]]] = {
     "cases": (14, {"cases", "sequences"}, {"classes", "typical", "lessons"}),
-    "seed": (1, {"seed", "cases", "order", "typical", "lessons of val"}, {"classes", "organ", "region"}),
+    "seed": (1, {"seed", "cases", "order", "wrong", "typical", "lessons of val"}, {"classes", "organ"}),
     "blind": (True, {"classes", "true_classes", "prompt", "predict"}, {"cases", "measure", "organ"}),
     "organ": ("colon", {"organ", "prompt"}, {"cases", "sequences", "lessons", *TOOLS}),
     "region": ("a smear", {"region", "prompt"}, {"cases", "sequences", "lessons", *TOOLS}),
@@ -67,7 +68,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
                     data,
                     encoders,
                     folder=folder / f"study{len(known)}",
-                    arms="none,strong,weak,sequence",
+                    arms="none,strong,weak,sequence,wrong-25",
                     num_workers=0,
                     **{**usual, **options},
                 )
@@ -85,6 +86,7 @@ def parts_of(study: Study) -> dict[str, str]:
             (row.image, row.arm, row.arguments, row.answer) for row in study.cassette.rows if row.tool == tool
         )
     parts["order"] = [[parts["cases"].index(case) for case in each] for each in study.facts.sequences]
+    parts["wrong"] = [place for place, case in enumerate(study.cases) if case.arms["wrong-25"].manipulated]
     lessons = pd.read_parquet(study.folder / LESSONS)
     parts["lessons"] = lessons.to_csv()
     parts["lessons of val"] = lessons[lessons["part"] == "val"].to_csv()
@@ -99,6 +101,18 @@ def test_every_option_of_a_study_has_a_case() -> None:
     assert {each.name for each in options_of(StudyPlan)} == PREPARED.keys() | NOT_PREPARED
 
 
+def test_the_options_of_a_study_work_together(prepared: Callable[..., Any]) -> None:
+    names = PREPARED.keys() - {"cases", "seed", "blind"}
+    one, other = prepared(), prepared(**{name: PREPARED[name][0] for name in names})
+    assert set().union(*(PREPARED[name][1] for name in names)) <= {
+        part for part in one if one[part] != other[part]
+    }
+    assert all(said in other["prompt"] for said in ("Organ: colon.", "is a smear.", "is 0.5 microns wide"))
+    assert [len(each) for each in literal_eval(other["order"])] == [5, 5, 5]
+    assert "percentile" not in other["neighbours"]
+
+
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PREPARED)
 def test_an_option_of_a_study_changes_what_it_is_for(name: str, prepared: Callable[..., Any]) -> None:
     value, changes, stays = PREPARED[name]
@@ -133,6 +147,7 @@ def test_an_option_of_a_consult_run_reaches_its_cells(name: str, study: Study) -
         }
         run = ConsultRun(str(study.folder), RunOptions(agent=MODEL, limit=5), **{**common, **options})
         cells = plan_run(run)[1]
+        assert {cell.settings()["study"] for cell, _ in cells} == {study.fingerprint}
         parts = {
             "datasets": [cell.cell.dataset for cell, _ in cells],
             "models": [cell.cell.model for cell, _ in cells],
@@ -149,52 +164,28 @@ def test_an_option_of_a_consult_run_reaches_its_cells(name: str, study: Study) -
     assert {part for part in one if one[part] != other[part]} == changes
 
 
-#: What a function takes as `**options`.
-FURTHER = {
-    "prepare": "blind organ region microns_per_pixel prompts measured similarity sequences sequence_length "
-    "contrasts size weights device num_workers precision compile",
-    "run": "expert repeat name sandbox concurrency max_tokens temperature top_p seed reasoning_effort "
-    "reasoning_history constrain cache prices attempts timeout rpm tpm",
-}
-#: Those that are numbers.
-NUMBERS = (
-    "cases seed region measured microns_per_pixel sequences sequence_length size num_workers limit repeat "
-    "concurrency max_tokens attempts timeout rpm tpm"
+OF_RUNS = [each for each in options_of(RunOptions) if each.name in RUN_OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("function", "inner", "options"),
+    [("prepare", "prepare_study", study_options()), ("run", "play", [*options_of(ConsultRun), *OF_RUNS])],
 )
-
-
-@pytest.mark.parametrize(("function", "inner"), [("prepare", "prepare_study"), ("run", "play")])
 def test_every_parameter_of_python_reaches_the_records(
-    function: str, inner: str, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, inner: str, options: list[Declared], study: Study, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Each parameter, given another value than its default, is found in what the inner function gets."""
-
-    class Reached(Exception):  # noqa: N818
-        pass
-
-    def stop(*given: Any, **_: Any) -> None:
-        raise Reached(repr(given))
-
-    monkeypatch.setattr(consult_runs, inner, stop)
+    given: list[str] = []
+    monkeypatch.setattr(consult_runs, inner, lambda *values, **_: given.append(repr(values)) or exit())
     data = hb.load_dataset(make_images(tmp_path) / "tiles.csv") if function == "prepare" else study
-    first = {"prepare": (data, ["one", "two"]), "run": (data, MODEL)}[function]
-    choices: dict[str, Any] = {"arms": "strong", "calls": "native", "similarity": "none"}
-    choices |= {"precision": "bf16", "compile": "on"}
-    choices |= {"reasoning_effort": "low", "reasoning_history": "all", "sandbox": "bubblewrap"}
-    choices |= {"contrasts": "c.json", "prompts": "p.json", "device": "cpu", "expert": MODEL, "blind": True}
-    choices |= {"pictures": True, "outcomes": True, "constrain": True, "max_cost": 7.25, "top_p": 0.75}
-    choices |= {"temperature": 0.25, "folder": None}
-    with pytest.raises(Reached) as usual:
-        getattr(hb.consult, function)(*first)
-    named = list(inspect.signature(getattr(hb.consult, function)).parameters)[2:]
-    for name in [*(name for name in named if name != "options"), *FURTHER[function].split()]:
-        value = choices.get(name, 77 if name in NUMBERS.split() else "other")
-        if value is None:
-            continue
-        with pytest.raises(Reached) as reached:
-            getattr(hb.consult, function)(*first, **{name: value})
-        assert str(reached.value) != str(usual.value), name
-        assert str(value) in str(reached.value), name
+    first = (data, ["one", "two"]) if function == "prepare" else (data, MODEL)
+    values = {each.name: another(each) for each in options if each.name not in ("agent", "output")}
+    for name, value in ({"arms": "strong"} | values).items():
+        for changed in ({}, {name: value}):
+            with pytest.raises(SystemExit):
+                getattr(hb.consult, function)(*first, **changed)
+        assert given[-1] != given[-2], name
+        assert str(value) in given[-1], name
 
 
 def test_the_seconds_of_an_encoder_are_those_of_one_image(

@@ -92,8 +92,8 @@ def test_what_is_to_last_is_synced_before_it_has_its_name(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", WATCHED, str(folder)], capture_output=True, text=True)
     assert not done.stderr
     assert ast.literal_eval(done.stdout) == [
-        *("sync temporary", "name result.json", "sync here"),
-        *("sync temporary", "name once.json", "sync here"),
+        *("sync temporary", "name result.json"),
+        *("sync temporary", "name once.json"),
         "name claim.json",
         *("sync results.jsonl", "sync results.jsonl"),
     ]

@@ -36,6 +36,7 @@ def test_markdown_shows_names_and_obeys_none(text: str) -> None:
     assert set(re.findall(r"<(\w+)", page)) == {"table", "thead", "tr", "th"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_yaml, read_json])
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 100_000, "a: 2026-99-99", "{", "[1,\n2"])
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(read: Any, text: str) -> None:

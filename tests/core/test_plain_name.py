@@ -26,7 +26,7 @@ def test_names_that_people_give_are_kept(name: str) -> None:
     assert check_plain_name(name, what="dataset") == name
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a.", "\x07"])
+@pytest.mark.parametrize("name", ["..", "\x07"])
 def test_a_dataset_with_such_a_name_writes_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,15 +38,7 @@ def test_a_dataset_with_such_a_name_writes_nothing(
     )
     before = set(tmp_path.rglob("*"))
     assert main(["run", str(tmp_path / "plan.yaml")]) == 2
-    extract = [
-        "extract",
-        "--dataset_split_csv",
-        str(table),
-        "--dataset_name",
-        name,
-        "--model_name",
-        "tiny-vl",
-    ]
-    assert main([*extract, "--save_dir", str(tmp_path / "features"), "--device", "cpu"]) == 2
+    extract = f"extract --data {table} --name {name} --encoders tiny-vl --out {tmp_path}/features"
+    assert main(extract.split(" ")) == 2
     assert capsys.readouterr().err.count("cannot be the name of a folder") == 2
     assert {path for path in tmp_path.rglob("*") if "cache" not in path.parts} == before

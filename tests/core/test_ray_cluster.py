@@ -48,7 +48,7 @@ def test_a_cluster_that_has_died_but_is_remembered_does_not_keep_a_new_one_from_
     assert clusters._that_answers("auto") == "auto"
     remember(tmp_path, f"127.0.0.1:{closed}")
     assert clusters._that_answers(None) == "local"
-    with pytest.raises(HistobenchError, match=rf"at auto: 127.0.0.1:{closed}, which Ray remembers, does not"):
+    with pytest.raises(HistobenchError, match=rf"no Ray cluster at 127.0.0.1:{closed}: "):
         clusters._that_answers("auto")
 
 

@@ -19,7 +19,7 @@ from histobench.core import files
 from histobench.core.claim import exclusive, holder_of, try_claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import create_json, derive, read_note, write_json
-from histobench.core.folders import cache_dir, is_shared, local_dir, make_private
+from histobench.core.folders import cache_dir, is_shared, local_dir
 
 
 @pytest.mark.slow
@@ -30,10 +30,7 @@ def test_a_passing_error_is_tried_again_and_a_lasting_one_is_not_taken_for_absen
     write_json(tmp_path / "note.json", {"a": 1})
     with faulty_disk.failing(tmp_path, code, times=2):
         assert read_note(tmp_path / "note.json") == {"a": 1}
-    with (
-        faulty_disk.failing(tmp_path, code),
-        pytest.raises(OSError, match=str(tmp_path)),
-    ):
+    with faulty_disk.failing(tmp_path, code), pytest.raises(OSError, match=str(tmp_path)):
         read_note(tmp_path / "note.json")
     assert read_note(tmp_path / "nothing.json") is None
 
@@ -85,7 +82,7 @@ def test_a_claim_of_a_killed_process_is_free_at_once_and_that_of_a_lost_machine_
     mine.release()
     assert not path.exists()
     # Of another machine nothing is known but how long it has been silent.
-    write_json(path, {**claims._self(), "host": "elsewhere", "pid": 1})
+    write_json(path, {**claims._machine(), "host": "elsewhere", "pid": 1, "started": ""})
     assert try_claim(path) is None
     then = time.time() - claims.STALE - 1
     os.utime(path, (then, then))
@@ -145,42 +142,25 @@ def test_a_temporary_folder_that_another_user_could_have_made_is_refused(
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o755)
     assert local_dir().stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o777)
-    with pytest.raises(HistobenchError, match=r"other users can write to it; .*HISTOBENCH_LOCAL"):
-        local_dir()
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HistobenchError, match="it is not a folder"):
+    with pytest.raises(HistobenchError, match="belongs to another user; set HISTOBENCH_LOCAL"):
         local_dir()
-    folder.unlink()
-    folder.mkdir()
-    other = os.getuid() + 1
-    monkeypatch.setattr("os.getuid", lambda: other)
-    with pytest.raises(PermissionError, match="it belongs to another user"):
-        make_private(folder)
 
 
-def test_the_cache_is_in_the_folder_of_the_platform_or_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_in_the_folder_of_the_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from platformdirs import user_cache_dir
 
     monkeypatch.delenv("HISTOBENCH_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert str(cache_dir()) == user_cache_dir("histobench", appauthor=False)
-    if sys.platform == "linux":
-        assert cache_dir() == tmp_path / "xdg" / "histobench"
-        earlier = tmp_path / ".cache" / "histobench"
-        earlier.mkdir(parents=True)
-        assert cache_dir() == earlier, "what an earlier version has cached is found"
-        (tmp_path / "xdg" / "histobench").mkdir(parents=True)
-        assert cache_dir() == tmp_path / "xdg" / "histobench"
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "mine"))
     assert cache_dir() == tmp_path / "mine"
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_an_announced_file_and_a_disk_that_is_read_only_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

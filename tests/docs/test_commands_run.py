@@ -170,11 +170,7 @@ def named_commands(text: str) -> list[str]:
     ("example", "expected"), [*((each, 0) for each in EXAMPLES if "verify" not in each), *OTHERS.items()]
 )
 def test_a_command_runs_and_so_do_those_that_it_names(
-    example: str,
-    expected: int,
-    here: Path,
-    chat_address: str,
-    capsys: pytest.CaptureFixture[str],
+    example: str, expected: int, here: Path, chat_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     line = at_hand(example, chat_address)

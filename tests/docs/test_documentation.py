@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
 import re
 import shlex
 import subprocess
@@ -15,10 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from histobench.cli.main import COMMANDS, HIDDEN
 from histobench.core.records import flags_of, spelled_as_declared
@@ -32,44 +28,11 @@ LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 FENCED = re.MULTILINE | re.DOTALL
 
 
-@pytest.fixture
-def surroundings(tmp_path: Path) -> dict[str, str]:
-    """The environment of a new user: an empty cache, and the commands of this interpreter."""
-    return {
-        **os.environ,
-        "HISTOBENCH_CACHE": str(tmp_path / "cache"),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "MPLBACKEND": "agg",
-        "COLUMNS": "80",
-    }
-
-
 def blocks(page: Path) -> list[tuple[str, str, str]]:
     """Language, title and text of the fenced blocks of a page."""
     return [
         (found[1], found[2] or "", found[3]) for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
     ]
-
-
-def run_blocks(found: list[tuple[str, str, str]], folder: Path, environment: dict[str, str]) -> str:
-    """Run shell blocks one by one and all Python blocks as one session, in the order of the page."""
-    said, python = "", ""
-    for language, title, text in found:
-        if title:
-            (folder / title).write_text(text, encoding="utf-8")
-        elif language in ("bash", "python"):
-            python += text if language == "python" else ""
-            command = (
-                ["bash", "-euo", "pipefail", "-c", text]
-                if language == "bash"
-                else [sys.executable, "-c", python]
-            )
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-            said += done.stdout
-    return said
 
 
 def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
@@ -81,23 +44,6 @@ def test_the_messages_of_what_went_wrong_are_those_of_the_program() -> None:
     for message in messages:
         for part in re.split(r"\s*\(?\.\.\.\)?\s*", message):
             assert part in code, message
-
-
-@pytest.mark.nightly
-def test_the_numbers_of_the_worked_answer_are_measured(tmp_path: Path, surroundings: dict[str, str]) -> None:
-    images = TOP.parent / "shared" / "data" / "lunghist700"
-    if not images.is_dir():
-        pytest.skip("the images of LungHist700 are not on this machine")
-    (tmp_path / "lung").symlink_to(images)
-    page = (TOP / "docs" / "tutorials" / "worked-answer.md").read_text(encoding="utf-8")
-    check, one, every = re.findall(r"^```text\n(.*?)^```$", page, FENCED)
-    commands = [text.split("$ ")[1].split("\nencoder ")[0].split("\nmeta: ")[0] for text in (check, one)]
-    shell = [("bash", "", text) for text in (*commands, f"{commands[1]} --splits 5x5")]
-    wide = {**surroundings, "COLUMNS": "120"}
-    said = [" ".join(run_blocks([block], tmp_path, wide).split()) for block in shell]
-    for output, shown in zip(said, (check, one, every), strict=True):
-        for line in re.findall(r"^(?:\S+ +\d.*|meta.*|PASS .*|tiny-vl is .*)$", shown, re.MULTILINE):
-            assert " ".join(line.split()) in output
 
 
 def shown_commands() -> Iterator[tuple[str, list[str]]]:
@@ -151,46 +97,6 @@ def test_the_table_of_extras_is_whole() -> None:
     assert extras - {"report", "docs", "bench", "dev"} <= set(
         re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     )
-
-
-@pytest.fixture
-def own_folder(tmp_path: Path) -> Path:
-    """A folder of a new user: one subfolder per class, patients in the names of the files."""
-    for number, name in enumerate(("normal", "stroma", "tumor")):
-        (tmp_path / "my_data" / name).mkdir(parents=True)
-        for image in range(60):
-            drawn = np.random.default_rng(100 * number + image).integers(
-                60 * number, 60 * number + 120, (32, 32, 3)
-            )
-            Image.fromarray(drawn.astype("uint8")).save(
-                tmp_path / "my_data" / name / f"patient{image % 20:02}_{image}.png"
-            )
-    return tmp_path
-
-
-@pytest.mark.nightly
-def test_the_first_screen_of_the_readme_runs_on_a_folder(
-    own_folder: Path, surroundings: dict[str, str]
-) -> None:
-    text = (TOP / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
-    python, shell = (
-        next(found[3] for found in BLOCK.finditer(text) if found[1] == language and wanted in found[3])
-        for language, wanted in (("python", "hb.run"), ("bash", "histobench run"))
-    )
-    assert len(python.strip().splitlines()) <= 7
-    assert len(shell.strip().splitlines()) == 1
-    said = run_blocks([("python", "", python)], own_folder, surroundings)
-    assert "efficientnet-lite0" in said
-    (own_folder / "site").rename(own_folder / "first-site")
-    results = own_folder / "results"
-    results.rename(own_folder / "first")
-    run_blocks([("bash", "", shell)], own_folder, surroundings)
-    first, second = (
-        json.loads(next(folder.rglob("KNN_complete_results.json")).read_text())["metrics"]
-        for folder in (own_folder / "first", results)
-    )
-    assert first == second, "the six lines of Python and the command do the same"
-    assert (own_folder / "site" / "index.html").exists()
 
 
 @pytest.mark.nightly

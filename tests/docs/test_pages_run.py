@@ -226,3 +226,17 @@ def test_a_page_runs_as_it_is_printed(
     for line in "".join(shown).splitlines():
         if line != "...":
             assert without_numbers(line) in without_numbers(printed), f"{line}\n{printed}"
+
+
+def test_the_numbers_of_the_worked_answer_are_measured(tmp_path: Path, environment: dict[str, str]) -> None:
+    images = TOP.parent / "shared" / "data" / "lunghist700"
+    if not images.is_dir():
+        pytest.skip("the images of LungHist700 are not on this machine")
+    (tmp_path / "lung").symlink_to(images)
+    page = (TOP / "docs" / "tutorials" / "worked-answer.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    check, one = (text.split("$ ")[1].split("\nencoder ")[0].split("\nmeta: ")[0] for text in shown[:2])
+    for command, text in zip((check, one, f"{one} --splits 5x5"), shown, strict=True):
+        output = run_block("bash", command, tmp_path, {**environment, "COLUMNS": "120"})
+        for line in re.findall(r"^(?:\S+ +\d.*|meta.*|PASS .*|tiny-vl is .*)$", text, re.MULTILINE):
+            assert " ".join(line.split()) in " ".join(output.split())

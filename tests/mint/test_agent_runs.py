@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from statsmodels.stats.multitest import multipletests
 
 import histobench as hb
 from histobench.cli.main import main
@@ -17,15 +18,13 @@ pytestmark = pytest.mark.usefixtures("one_sandbox")
 
 
 @pytest.mark.slow
-def test_python_plays_what_the_command_line_plays(
-    make_data: Callable[[int], Path], make_recording: Callable[[int], Path], tmp_path: Path
-) -> None:
-    data, agent = make_data(10), f"replay:{make_recording(10)}"
-    common = ["--data", str(data), "--tasks", "gsm8k", "--k", "1,2,5", "-o", str(tmp_path / "shell")]
+def test_python_plays_what_the_command_line_plays(lab: Any) -> None:
+    data, agent = lab.make_data(10), f"replay:{lab.make_recording(10)}"
+    common = ["--data", str(data), "--tasks", "gsm8k", "--k", "1..2,5", "-o", str(lab.tmp_path / "shell")]
     assert main(["mint", "run", "--agent", agent, *common]) == 0
-    runs = hb.mint.run(agent, "gsm8k", k=(1, 2, 5), data=data, results=tmp_path / "python")
+    runs = hb.mint.run(agent, "gsm8k", k=(1, 2, 5), data=data, results=lab.tmp_path / "python")
     assert runs.complete
-    shell = hb.mint.open_runs(tmp_path / "shell")
+    shell = hb.mint.open_runs(lab.tmp_path / "shell")
     table = runs.to_frame()
     assert table.equals(shell.to_frame())
     assert list(table["k"]) == [1, 2, 5]
@@ -38,7 +37,7 @@ def test_python_plays_what_the_command_line_plays(
         assert row.low <= row.success <= row.high
     board = runs.leaderboard()
     assert board.loc[0, "SR5"] == pytest.approx(100 * table["success"].iloc[-1])
-    assert hb.mint.table(tmp_path / "shell").equals(table)
+    assert hb.mint.table(lab.tmp_path / "shell").equals(table)
     assert "scripted" in repr(runs)
     assert "<table" in runs._repr_html_()
 
@@ -50,12 +49,10 @@ def test_a_wrong_option_is_named_as_python_spells_it(tmp_path: Path) -> None:
         hb.mint.run("local:", max_token=5)
 
 
-def test_two_agents_are_compared_on_the_tasks_that_both_have_played(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_agents_are_compared_on_the_tasks_that_both_have_played(lab: Any) -> None:
     draw = np.random.default_rng(0)
     solved = {"one": draw.random(40) < 0.8, "two": draw.random(30) < 0.5}
-    table = tmp_path / "outcomes.csv"
+    table = lab.tmp_path / "outcomes.csv"
     write_outcome_table(
         table,
         [
@@ -72,7 +69,15 @@ def test_two_agents_are_compared_on_the_tasks_that_both_have_played(
     assert row["difference"] == pytest.approx((first - second).mean())
     assert row["low"] < row["difference"] < row["high"]
     assert (row["p"] < 0.05) == (row["low"] > 0 or row["high"] < 0)
+    lab.monkeypatch.setenv("COLUMNS", "200")
     assert main(["mint", "compare", str(table), "--first", "one", "--second", "two"]) == 0
-    assert f"{100 * first.mean():.1f} %" in capsys.readouterr().out
+    printed = [" ".join(line.split()) for line in lab.capsys.readouterr().out.splitlines()]
+    holm = multipletests(compared["p"], method="holm")[1]
+    for (name, row), corrected in zip(compared.iterrows(), holm, strict=True):
+        assert row["p (Holm)"] == pytest.approx(corrected)
+        rates = f"{name} 30 {100 * row['first']:.1f} % {100 * row['second']:.1f} %"
+        span = f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+        numbers = f"{100 * row['difference']:+.1f} {span} {row['p']:.3g} {row['p (Holm)']:.3g}"
+        assert any(line.startswith(f"{rates} {numbers}") for line in printed)
     with pytest.raises(HistobenchError, match="no episodes of 'ome' with k = 5; did you mean one"):
         hb.mint.compare(hb.mint.open_runs(table), "ome", "two")

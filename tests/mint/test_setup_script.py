@@ -6,8 +6,10 @@ import functools
 import hashlib
 import http.server
 import os
+import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +92,10 @@ def test_offline_the_way_out_is_shown_and_works(script: Path, source: Path) -> N
     done = _run(script, "--from", str(source), "--no-games", "--to", "elsewhere")
     assert done.returncode == 0
     assert "elsewhere: 1 files" in done.stdout
+
+
+def test_the_installation_of_the_simulator_ends_with_a_start_of_it() -> None:
+    script = SCRIPT.with_name("alfworld") / "install.sh"
+    (program,) = re.findall(r"-c '(.*)'", script.read_text(encoding="utf-8"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "ALFWorld is ready.\n" or "the ALFWorld engine is not installed" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -54,7 +53,6 @@ def _unflushed(write: Callable[..., Any]) -> Callable[..., Any]:
     def write_quickly(*args: Any, **options: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("histobench.core.files._flush", lambda path: None)
-            patch.setattr("histobench.core.files._flush_folder", lambda path: None)
             return write(*args, **options)
 
     return write_quickly
@@ -192,8 +190,6 @@ def played_study(tmp_path_factory: pytest.TempPathFactory, consult_study: Module
 
 #: How long a page may take, in milliseconds: other programs may keep the machine busy.
 PATIENCE = 120_000
-#: Times by which the browser is slowed down, to find tests that read a page before it is drawn.
-SLOWER = float(os.environ.get("HISTOBENCH_TEST_SLOW_BROWSER", "1"))
 #: Asked in every frame: has the program drawn its page, with every figure and data file, and then kept
 #: still? Work waits at most two frames for its turn, so that ten without a change are an end.
 STILL = """(call) => {
@@ -295,8 +291,6 @@ def _new_page(browser: Any, settings: dict[str, Any]) -> tuple[Any, list[str]]:
     context = browser.new_context(**settings)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
-    if SLOWER > 1:
-        context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
     page.on(
         "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from histobench.consult import study
 from histobench.consult.arms import SEQUENCE_ARMS, Step, draw_sequences, steps_of
-from histobench.consult.consultation import Answer
+from histobench.consult.consultation import CaseAnswer
 from histobench.consult.study import RUNS, BlindingCheck, Case, Recorded, StudyEncoder, ToolView, canonical
 from histobench.consult.tool_text import Neighbour, neighbours_text, prediction_text
 
@@ -23,22 +23,13 @@ CASE_COUNT = 40
 SHOWN = "shown.png"
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a study is made of; every text can be an attack."""
-
-    classes: tuple[str, ...] = ("ADI", "STR", "TUM")
-    agents: tuple[str, ...] = ("small-model", "policy-reader")
-    said: str = "I think that"
-    group: str = "patient"
-    encoder: str = "uni_v1"
-    dataset: str = "tissue"
-    caution: str = ""
+CLASSES = ("ADI", "STR", "TUM")
 
 
-def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) -> Path:
+def write_study(
+    folder: Path, agents: tuple[str, ...] = ("small-model", "policy-reader"), *, seed: int = 3
+) -> Path:
     """Write the study and the episodes of every agent in every arm; the folder of the study."""
-    words = words or Written()
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     pictures = {
@@ -48,23 +39,22 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
     ids, near = list(pictures)[:CASE_COUNT], list(pictures)[CASE_COUNT:]
     cases, recorded = [], []
     for place, id in enumerate(ids):
-        reference = words.classes[place % len(words.classes)]
+        reference = CLASSES[place % len(CLASSES)]
         arms = {}
         for arm in ARMS[1:]:
             if arm in SEQUENCE_ARMS:
                 continue
             right = generator.random() < {"wrong-25": 0.5, "random": 0.3}.get(arm, 0.7)
-            others = [name for name in words.classes if name != reference]
+            others = [name for name in CLASSES if name != reference]
             label = reference if right else others[int(generator.integers(len(others)))]
             confidence = float(generator.uniform(0.4, 1.0))
             arms[arm] = ToolView("f" * 16, label, confidence, manipulated=arm == "wrong-25" and not right)
-            recorded += _answers(id, arm, words, label, confidence, near, generator)
-        probability = 1.0 if place % 2 else 0.25
-        group = f"{words.group} {place // 2}"
-        cases.append(Case(id, words.dataset, group, words.classes, reference, probability, arms))
-    facts = StudyEncoder("strong", words.encoder, "f" * 16, 1.0, 0.9, 0.8, 0.85)
-    weak = StudyEncoder("weak", f"{words.encoder} weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
-    cautions = (words.caution,) if words.caution else ()
+            recorded += _answers(id, arm, label, confidence, near, generator)
+        probability = 1.0 if place % 2 else 0.5
+        group = f"patient {place // 2}"
+        cases.append(Case(id, "tissue", group, CLASSES, reference, probability, arms))
+    facts = StudyEncoder("strong", "uni_v1", "f" * 16, 1.0, 0.9, 0.8, 0.85)
+    weak = StudyEncoder("weak", "uni_v1 weak", "e" * 16, 1.0, 0.6, 0.5, 0.55)
     sequences = tuple(
         tuple(cases[place].id for place in order)
         for order in draw_sequences(len(cases), count=8, length=20, seed=seed)
@@ -72,30 +62,21 @@ def write_study(folder: Path, words: Written | None = None, *, seed: int = 3) ->
     checks = (BlindingCheck("strong", "random", 0.5, 0.4, 0.6, "ids", 0.5),)
     study.write_study(
         folder,
-        study.StudyFacts(
-            words.dataset,
-            words.classes,
-            (facts, weak),
-            ARMS,
-            0,
-            cautions=cautions,
-            sequences=sequences,
-            blinding=checks,
-        ),
+        study.StudyFacts("tissue", CLASSES, (facts, weak), ARMS, 0, sequences=sequences, blinding=checks),
         cases,
         recorded=recorded,
         pictures=pictures,
         lessons={},
         contrasts=study.DEFAULT_CONTRASTS,
     )
-    for trust, agent in enumerate(words.agents):
+    for trust, agent in enumerate(agents):
         for arm in ARMS:
             steps: list[Step | None] = [None] * len(cases)
             if arm in SEQUENCE_ARMS:
                 steps = list(steps_of(arm, sequences, "random"))
             by_id = {case.id: case for case in cases}
             lines = [
-                _episode(by_id[step.case] if step else case, arm, words, generator, 0.5 + 0.4 * trust, step)
+                _episode(by_id[step.case] if step else case, arm, generator, 0.5 + 0.4 * trust, step)
                 for step, case in zip(steps, [*cases, *[cases[0]] * len(steps)], strict=False)
             ]
             turns = "max6_p3" if arm in SEQUENCE_ARMS else "max5_p2"
@@ -113,55 +94,41 @@ def _picture(path: Path, generator: np.random.Generator) -> str:
 
 
 def _answers(
-    id: str,
-    arm: str,
-    words: Written,
-    label: str,
-    confidence: float,
-    near: list[str],
-    generator: np.random.Generator,
+    id: str, arm: str, label: str, confidence: float, near: list[str], generator: np.random.Generator
 ) -> list[Recorded]:
-    code = words.classes.index(label)
-    shares = np.full(len(words.classes), (1 - confidence) / (len(words.classes) - 1))
+    code = CLASSES.index(label)
+    shares = np.full(len(CLASSES), (1 - confidence) / (len(CLASSES) - 1))
     shares[code] = confidence
-    order = [code, *(other for other in range(len(words.classes)) if other != code)]
+    order = [code, *(other for other in range(len(CLASSES)) if other != code)]
     shown = [
-        Neighbour(str(generator.choice(words.classes)), str(image))
+        Neighbour(str(generator.choice(CLASSES)), str(image))
         for image in generator.choice(near, 5, replace=False)
     ]
     return [
         Recorded(id, "f" * 16, arm, tool, canonical(arguments), answer)
         for tool, arguments, answer in (
-            ("predict", {"n": 3}, prediction_text(order, shares, words.classes)),
+            ("predict", {"n": 3}, prediction_text(order, shares, CLASSES)),
             ("neighbours", {"k": 5}, neighbours_text(shown, 61.0)),
         )
     ]
 
 
 def _episode(
-    case: Case,
-    arm: str,
-    words: Written,
-    generator: np.random.Generator,
-    trust: float,
-    step: Step | None = None,
+    case: Case, arm: str, generator: np.random.Generator, trust: float, step: Step | None = None
 ) -> dict[str, Any]:
     view = case.arms.get(step.role if step else arm)
     first = str(generator.choice(case.options))
     final = view.label if view is not None and generator.random() < trust else first
-    answers = [Answer(first, 0.5), Answer(final, round(float(generator.uniform(0.3, 1.0)), 2))]
+    answers = [CaseAnswer(first, 0.5), CaseAnswer(final, round(float(generator.uniform(0.3, 1.0)), 2))]
     if generator.random() < 0.1:
-        answers[1] = Answer(defer=True)
+        answers[1] = CaseAnswer(defer=True)
     elif generator.random() < 0.05:
-        answers[1] = Answer(problem="it names none of the options, or several")
+        answers[1] = CaseAnswer(problem="it names none of the options, or several")
     history: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Which diagnosis is right? {words.said}"},
-        {"role": "assistant", "content": f"Assistant:\n{words.said} <solution>{first}</solution>\n"},
-        {"role": "user", "content": f"Observation:\nYour first answer is noted. {words.said}"},
-        {
-            "role": "assistant",
-            "content": f"Assistant:\nIn the end <solution>{final} {words.said}</solution>\n",
-        },
+        {"role": "user", "content": "Which diagnosis is right?"},
+        {"role": "assistant", "content": f"Assistant:\n<solution>{first}</solution>\n"},
+        {"role": "user", "content": "Observation:\nYour first answer is noted."},
+        {"role": "assistant", "content": f"Assistant:\nIn the end <solution>{final}</solution>\n"},
     ]
     history[0]["parts"] = [
         {"type": "text", "text": history[0]["content"]},
@@ -185,7 +152,7 @@ def _episode(
             "position": step.position,
             "role": step.role,
             "outcomes": False,
-            "notes": words.said,
+            "notes": "",
         }
     won = answers[1].label == case.reference
     return {

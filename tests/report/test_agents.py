@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from histobench.mint.results.uncertainty import rate_interval
+from histobench.mint.results.uncertainty import gain as gain_of
 from histobench.report.agents import find_agent_runs, write_agents
-from histobench.report.methods import agents_paragraph
 
 DataOf = Callable[[Path, str], Any]
 
@@ -37,10 +36,13 @@ def test_a_conversation_is_taken_apart_into_turns(site: Path, data_of: DataOf) -
     text = "<thought>count x</thought><execute>print(1)</execute>"
     assert first == [text, "execute", "Out[1]: 1", "Look again x"]
     assert second[1:3] == ["proposal", None]
+    rows = data_of(site, "agent/0")["episodes"]
+    assert [row[:3] for row in rows] == [["gsm8k", "0", 1], ["gsm8k", "1", 0], ["gsm8k", "2", 0]]
+    assert len(data_of(site, "talk/0-0")) == 3
 
 
 @pytest.mark.slow
-def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
+def test_rates_gain_and_turns(results: Path, site: Path, data_of: DataOf) -> None:
     agents = data_of(site, "agents")
     alone, helped = agents["runs"]
     assert alone["all"]["value"] == pytest.approx(1 / 3, abs=1e-5)
@@ -48,16 +50,27 @@ def test_rates_gain_and_turns(site: Path, data_of: DataOf) -> None:
     assert alone["solvedBy"] == [0.0, *[pytest.approx(1 / 3, abs=1e-5)] * 4]
     gain = agents["gains"][0]
     assert (gain["n"], gain["difference"]) == (3, pytest.approx(1 / 3, abs=1e-5))
-    assert gain["low"] <= gain["difference"] <= gain["high"]
+    plain, with_expert = (run.outcomes for run in find_agent_runs(results)[0])
+    expected = gain_of(with_expert, plain)
+    assert expected is not None
+    bounds = [expected.interval.low, expected.interval.high, expected.p_value]
+    assert [gain["low"], gain["high"], gain["p"]] == pytest.approx(bounds, rel=1e-3)
     assert (alone["turns"], alone["invalid"], alone["tokens"]) == (2.0, 0.0, 100.0)
 
 
-def test_the_methods_name_the_interval_that_was_computed(results: Path) -> None:
-    runs, _ = find_agent_runs(results)
-    assert "success rates over tasks are exact (Clopper and Pearson);" in agents_paragraph(runs)
-    again = [replace(run, outcomes=[*run.outcomes, *run.outcomes]) for run in runs]
-    assert rate_interval(again[0].outcomes).low is not None
-    assert "success rates over tasks are from Student's t on Wilson's scale;" in agents_paragraph(again)
+def test_a_gain_is_over_the_tasks_that_both_have_played(
+    results: Path, tmp_path: Path, data_of: DataOf
+) -> None:
+    alone, helped = find_agent_runs(results)[0]
+    for number in ("7", "8"):
+        alone.episodes.append(alone.episodes[0])
+        alone.outcomes.append(replace(alone.outcomes[0], task_id=number, success=True))
+    write_agents(tmp_path, [alone, helped], {})
+    (gain,) = data_of(tmp_path / "index.html", "agents")["gains"]
+    assert (gain["n"], gain["without"], gain["with"]) == (
+        3,
+        *(pytest.approx(k / 3, abs=1e-5) for k in (1, 2)),
+    )
 
 
 def test_an_agent_that_always_fails_is_not_said_to_be_surely_at_zero(
@@ -98,15 +111,6 @@ def test_outcome_classes_are_shown_with_what_no_rate_counts(
     assert alone["all"]["n"] == 3
     assert [name for name, _, _ in helped["outcomes"]] == ["solved", "wrong"]
     assert [row[4] for row in data_of(index, "agent/0")["episodes"]] == ["solved", "filtered", "wrong"]
-
-
-@pytest.mark.slow
-def test_every_episode_can_be_read(site: Path, data_of: DataOf) -> None:
-    rows = data_of(site, "agent/0")["episodes"]
-    talks = data_of(site, "talk/0-0")
-    assert [row[:3] for row in rows] == [["gsm8k", "0", 1], ["gsm8k", "1", 0], ["gsm8k", "2", 0]]
-    assert len(talks) == 3
-    assert talks[2]["turns"][0][0].startswith("<thought>")
 
 
 def test_a_broken_results_file_is_told_and_passed_over(results: Path, tmp_path: Path) -> None:
@@ -160,31 +164,3 @@ def test_pictures_that_an_agent_was_shown_stand_in_its_conversation(
     with Image.open(tmp_path / shown[0]) as picture:
         assert picture.size == (448, 299)
         assert picture.getpixel((5, 5))[0] > 180
-
-
-@pytest.mark.slow
-def test_published_recordings_give_the_published_rates(
-    shared_dir: Path, tmp_path: Path, data_of: DataOf
-) -> None:
-    name = "gpt-3.5-turbo-0613.k5.jsonl.gz"
-    (tmp_path / name).write_bytes((shared_dir / "mint" / "replay" / name).read_bytes())
-    runs, problems = find_agent_runs(tmp_path)
-    assert problems == []
-    write_agents(tmp_path, runs, {})
-    found = data_of(tmp_path / "index.html", "agents")["runs"][0]
-    expected = json.loads((shared_dir / "mint" / "replay" / "expected_metrics.json").read_text())
-    published = _find(expected, "gpt-3.5-turbo-0613")["SR"]["5"]
-    assert 100 * found["all"]["value"] == pytest.approx(published, abs=0.01)
-    assert found["all"]["n"] == 586
-
-
-def _find(content: Any, model: str) -> Any:
-    """The entry of a model, wherever the file keeps it."""
-    if isinstance(content, dict):
-        if isinstance(content.get(model), dict) and "SR" in content[model]:
-            return content[model]
-        for value in content.values():
-            found = _find(value, model)
-            if found is not None:
-                return found
-    return None

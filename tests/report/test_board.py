@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from histobench.report.board import ranking
+from histobench.report.board import Board, board_payload, ranking
+from histobench.report.table import TableCell, TableResult
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.result_options import CompareSettings
@@ -46,6 +47,14 @@ def test_lower_is_better_turns_the_ranks() -> None:
     assert ranking(["a", "b"], [[0.1], [0.2]], lower_is_better=False) is None  # one dataset
 
 
+@pytest.mark.parametrize(("runs", "said"), [(1, "One encoder: "), (2, "Differences of ")])
+def test_two_encoders_that_cannot_be_tested_are_not_called_one(runs: int, said: str) -> None:
+    cells = dict.fromkeys(range(runs), TableCell(0.1, None, None, "untested"))
+    result = TableResult(0, 0, cells={"ece": cells})
+    found = board_payload(Board(0, "KNN", "", "uni"), [result], {0: "a", 1: "b"}, [])
+    assert found["metrics"]["ece"]["answer"].startswith(said)
+
+
 @pytest.mark.slow
 def test_cells_hold_what_the_results_files_say(
     results: Path, site: Path, data_of: Callable[[Path, str], Any]
@@ -58,3 +67,21 @@ def test_cells_hold_what_the_results_files_say(
             assert board["metrics"][metric]["value"][row][column] == pytest.approx(
                 run.metrics[metric], rel=1e-5
             )
+    shown = board["metrics"]["balanced_accuracy"]
+    for column, place in enumerate(board["datasets"]):
+        dataset = overview["datasets"][place]["name"]
+        chosen = select_runs(load_runs(results), task="Linear-Probe", dataset=dataset)
+        (table,) = compare_runs(chosen, CompareSettings()).tables
+        assert table.standings is not None
+        winner = table.standings.winner
+        for entry in table.entries:
+            row = board["rows"].index(entry.name)
+            cell = [shown[name][row][column] for name in ("value", "low", "high")]
+            assert cell == pytest.approx([entry.value, entry.interval.low, entry.interval.high], rel=1e-5)
+            assert tuple(shown["ranks"][row][column]) == table.standings.ranks[entry.name]
+            assert shown["mayBeBest"][row][column] == (entry.name in table.standings.best)
+            if entry.name == winner.name:
+                best = {"row": row, "value": winner.value, "low": winner.interval.low}
+                assert shown["winners"][column] == pytest.approx(
+                    best | {"high": winner.interval.high}, rel=1e-5
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
@@ -16,13 +15,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from histobench.report import table as report_table
 from histobench.report.server import SiteServer, follow, snapshot
 from histobench.report.site import build_site
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import select_runs
-from histobench.roi.metrics import metric_catalogue as catalogue
-from histobench.roi.metrics.metric_catalogue import Metric
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
@@ -174,42 +170,6 @@ def test_curves_and_metrics_of_a_run_are_those_of_its_predictions(
     truth, p = run.predictions.labels, run.predictions.probabilities
     expected = sorted(roc_auc_score(truth == k, p[:, k]) for k in range(9))
     assert sorted(texts) == [f"AUROC {area:.3f}" for area in expected]
-    # The drawn lines themselves enclose these areas; the lines of chance have two points.
-    paths = figure.locator("svg g[aria-label='line'] path").evaluate_all(
-        "ps => ps.map(p => p.getAttribute('d'))"
-    )
-    drawn = [area_under(path) for path in paths if path.count("L") > 1]
-    assert sorted(drawn) == pytest.approx(expected, abs=2e-3)
-
-
-def test_a_metric_from_outside_has_its_own_label_and_direction_on_the_pages(
-    tmp_path: Path, simulated: ModuleType, open_page: Open, expect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts = Metric("stain_gap", "", lower_is_better=True, label="stain gap", title="gap between stains")
-    monkeypatch.setitem(catalogue._BY_NAME, "stain_gap", facts)
-    monkeypatch.setattr(report_table, "_LEADERBOARD", (*report_table._LEADERBOARD, "stain_gap"))
-    data = simulated.SimulatedSet.of_size("clinic", 60, classes=("benign", "malignant"))
-    for encoder, gap in (("wide", 0.75), ("narrow", 0.25)):
-        simulated.write_run(tmp_path / "results" / encoder, data, "KNN", encoder=encoder, skill=2.0)
-        (path,) = (tmp_path / "results" / encoder).rglob("*_complete_results.json")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["metrics"] |= {"stain_gap": gap, "metric_of_a_later_version": 0.125}
-        path.write_text(json.dumps(content), encoding="utf-8")
-    site = build_site(tmp_path / "results", tmp_path / "site")
-    page = open_page(site, "#/?metric=stain_gap")
-    expect(page.locator(".board h2")).to_have_text("KNN: gap between stains (lower is better)")
-    expect(rows(page)).to_have_text(["narrow", "wide"])
-    page = open_page(site, run_address("clinic", "wide", "KNN"))
-    lines = page.locator("table.metrics tbody tr")
-    expect(lines.filter(has_text="stain gap")).to_contain_text("stain gap lower is better0.750")
-    page.get_by_role("button", name=re.compile("^All .* metrics")).click()
-    expect(lines.filter(has_text="metric of a later version")).to_contain_text("version0.125")
-
-
-def area_under(path: str) -> float:
-    """The area under a line from the lower left to the upper right corner of its panel."""
-    x, y = np.array([point.split(",") for point in path[1:].split("L")], dtype=float).T
-    return float(np.trapezoid(y[0] - y, x) / ((x[-1] - x[0]) * (y[0] - y[-1])))
 
 
 def test_two_encoders_are_compared(site: Path, results: Path, open_page: Open, expect: Any) -> None:

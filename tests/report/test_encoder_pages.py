@@ -60,6 +60,7 @@ def test_patients_are_chosen_by_and_shown(
     with pytest.raises(HistobenchError, match="leave `task` out"):
         hb.choose(results, task="KNN", patients=True)
     assert hb.choose(results, patients=True).task == "Patient, abmil"
+    assert hb.choose(results, task="Patient").task == "Patient, abmil"
     assert main(["choose", str(results), "--patients", "--setting", "mean"]) == 0
     assert main(["similarity", str(results), "--measures", "cka"]) == 0
     assert "written:" in capsys.readouterr().out
@@ -153,7 +154,6 @@ def test_a_slide_of_many_tiles_has_few_cells() -> None:
     assert set(even.ravel()) == {LEVELS // 2 + 1}
 
 
-@pytest.mark.nightly
 def test_coordinates_of_a_table_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from PIL import Image
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.report import dataset_payload, embedding_map
-from histobench.report.embedding_map import principal_components, write_maps
+from histobench.report.embedding_map import write_maps
 from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
 from histobench.report.table import ImageSet
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.source import DatasetSource
-from histobench.roi.plan.dataset_notes import FILE
+from histobench.roi.plan.notes import DATASETS
 from report.site_data import unpacked
 
 DataOf = Callable[[Path, str], Any]
@@ -147,15 +146,6 @@ def test_an_image_in_train_and_test_is_told(tmp_path: Path, simulated: ModuleTyp
     assert str(tmp_path) not in str(findings)
 
 
-def test_principal_components_agree_with_the_definition() -> None:
-    rows = np.random.default_rng(0).normal(size=(60, 12)) * np.linspace(5, 1, 12)
-    points, share = principal_components(rows)
-    centred = rows - rows.mean(axis=0)
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    assert np.abs(points) == pytest.approx(np.abs(u[:, :2] * s[:2]), abs=1e-5)
-    assert share == pytest.approx((s[:2] ** 2).sum() / (s**2).sum())
-
-
 @pytest.mark.slow
 def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> None:
     overview = data_of(site, "site")
@@ -171,9 +161,18 @@ def test_runs_on_the_same_features_share_a_map(site: Path, data_of: DataOf) -> N
     assert [drawn["kind"] for drawn in content["maps"]] == ["pca"]
 
 
-def test_a_damaged_feature_file_costs_only_its_map(tmp_path: Path) -> None:
+def test_a_damaged_feature_file_costs_only_its_map_and_few_points_are_drawn(
+    tmp_path: Path, simulated: ModuleType, monkeypatch: pytest.MonkeyPatch, data_of: DataOf
+) -> None:
+    monkeypatch.setattr(embedding_map, "MOST_POINTS", 7)
     (tmp_path / "bad.pt").write_bytes(b"no features")
-    assert write_maps(tmp_path, {0: (str(tmp_path / "bad.pt"), images(10))}, near=tmp_path) == {}
+    data = simulated.SimulatedSet.of_size("d", 30, classes=("a", "b"))
+    path = simulated.write_features(tmp_path, data, encoder="e", skill=1.0)
+    shown = ImageSet("d", data.img_names, data.labels, None, data.classes)
+    files = {4: (str(path), shown), 5: ("gone.pt", shown), 6: (str(tmp_path / "bad.pt"), images(10))}
+    assert write_maps(tmp_path, files, near=tmp_path) == {4: "0"}
+    shown = unpacked(data_of(tmp_path / "index.html", "map/0")["image"])
+    assert shown.tolist() == list(range(0, 30, 5))
 
 
 @pytest.mark.slow
@@ -183,7 +182,7 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
     folder = tmp_path / "lab"
     shutil.copytree(results / "tissue" / "plip" / "KNN", folder / "tissue" / "plip" / "KNN")
     note = DatasetSource(str(tiles.resolve()), classes_file=str(tiles.with_suffix(".txt")))
-    write_json(folder / FILE, {"tissue": note.as_note()})
+    write_json(folder / DATASETS, {"tissue": note.as_note()})
     inventory = take_inventory(folder)
     source = image_sources(inventory, None, results_dir=folder)["tissue"]
     assert source.dataset is not None
@@ -192,7 +191,7 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
         "test": 108,
     }
     assert image_sources(inventory, None) == {}
-    write_json(folder / FILE, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
+    write_json(folder / DATASETS, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
     assert image_sources(inventory, None, results_dir=folder) == {}
 
 
@@ -206,25 +205,3 @@ def test_a_thorough_report_checks_what_a_quick_one_leaves_out(
     for most, thorough, checked in ((total, False, True), (total - 1, False, False), (total - 1, True, True)):
         monkeypatch.setattr(dataset_payload, "MOST_CHECKED", most)
         assert dataset_payload._findings(source, thorough)["checked"] is checked
-
-
-@pytest.mark.slow
-def test_where_umap_is_installed_it_is_drawn_too(
-    tmp_path: Path, simulated: ModuleType, data_of: DataOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Reducer:
-        def __init__(self, **settings: object) -> None:
-            assert settings == {"n_neighbors": 15, "random_state": 0}
-
-        def fit_transform(self, rows: np.ndarray) -> np.ndarray:
-            return rows[:, :2]
-
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Reducer))
-    monkeypatch.setattr(embedding_map, "find_spec", lambda name: object())
-    data = simulated.SimulatedSet.of_size("d", 30, classes=("a", "b"))
-    path = simulated.write_features(tmp_path, data, encoder="e", skill=1.0)
-    shown = ImageSet("d", data.img_names, data.labels, None, data.classes)
-    keys = write_maps(tmp_path, {4: (str(path), shown), 5: ("gone.pt", shown)}, near=tmp_path)
-    assert keys == {4: "0"}
-    content = data_of(tmp_path / "index.html", "map/0")
-    assert [drawn["kind"] for drawn in content["maps"]] == ["pca", "umap"]

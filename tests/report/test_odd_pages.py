@@ -75,40 +75,6 @@ def test_one_image_has_no_curves_because_it_is_of_one_class(
     expect(head).to_contain_text(re.compile("(?<![0-9])1 image(?!s)"), use_inner_text=True)
 
 
-@pytest.mark.nightly
-def test_a_long_name_does_not_push_the_numbers_away(
-    tmp_path: Path, simulated: ModuleType, open_page: Open, drawn: Callable[[Any], None]
-) -> None:
-    data = simulated.SimulatedSet.of_size("Colon", 40, classes="AB")
-    for encoder in ("an-encoder-of-many-words-" * 5, "uni_v1"):
-        simulated.write_run(tmp_path / "r" / encoder, data, "KNN", encoder=encoder, skill=2)
-    page = open_page(build_site(tmp_path / "r", tmp_path / "site"), "#/compare")
-    page.wait_for_selector("table.deltas")
-    drawn(page)
-    fits = "element => element.scrollWidth <= element.clientWidth + 1"
-    assert page.locator(".scroll", has=page.locator("table.deltas")).evaluate(fits)
-
-
-@pytest.mark.nightly
-def test_ticks_of_the_cost_chart_have_labels_that_differ(
-    tmp_path: Path, simulated: ModuleType, open_page: Open
-) -> None:
-    data = simulated.SimulatedSet.of_size("Colon", 400, classes="AB")
-    alike = simulated.SimulatedSet.of_size("Lung", 400, classes="AB")
-    for each in (data, alike):
-        for encoder, skill in (("tiny-vl", 2.0), ("resnet50", 2.02), ("uni_v1", 2.04)):
-            simulated.write_run(
-                tmp_path / "r" / each.name / encoder, each, "KNN", encoder=encoder, skill=skill
-            )
-    page = open_page(build_site(tmp_path / "r", tmp_path / "site"))
-    figure = page.locator("figure", has=page.get_by_role("heading", name="against cost"))
-    for axis in ("x", "y"):
-        labels = figure.locator(f"g[aria-label='{axis}-axis tick label'] text").all_text_contents()
-        assert len(labels) > 1
-        assert "" not in labels
-        assert len(set(labels)) == len(labels)
-
-
 def test_a_reason_that_several_metrics_share_is_given_once(
     tmp_path: Path, simulated: ModuleType, open_page: Open
 ) -> None:

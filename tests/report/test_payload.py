@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -21,6 +21,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(key=st.text(), value=VALUES)
 def test_what_is_written_is_read_back_and_holds_no_markup(key: str, value: object) -> None:
     text = script(key, value)

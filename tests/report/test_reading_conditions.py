@@ -44,65 +44,6 @@ def test_figures_are_printed_dark_on_white_whatever_the_theme(
     expect(page.locator("header.top")).to_be_hidden()
 
 
-#: Text whose contrast to its ground is below WCAG AA, with the ratio; inactive controls do not count.
-FAINT = """() => {
-  const parse = (text) => {
-    const n = text.match(/-?[\\d.]+(?:e-?\\d+)?/g).map(Number);
-    const [r, g, b] = text.startsWith('color(') ? n.slice(0, 3) : n.slice(0, 3).map((x) => x / 255);
-    return { rgb: [r, g, b], alpha: n.length > 3 ? n[3] : 1 };
-  };
-  const light = (rgb) => {
-    const [r, g, b] = rgb.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const over = (top, rgb) => top.rgb.map((c, k) => top.alpha * c + (1 - top.alpha) * rgb[k]);
-  const ground = (element) => {
-    const above = element.parentElement ? ground(element.parentElement) : [1, 1, 1];
-    return over(parse(getComputedStyle(element).backgroundColor), above);
-  };
-  const faint = [];
-  for (const element of document.querySelectorAll('body *')) {
-    const text = [...element.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data.trim()).join('');
-    if (!text || element.closest(':disabled, option, script, style, .sr, [aria-hidden=true]')) continue;
-    if (!element.getClientRects().length) continue;
-    const style = getComputedStyle(element);
-    const back = ground(element);
-    const ink = over(parse(element.closest('svg') ? style.fill : style.color), back);
-    const [a, b] = [light(ink), light(back)].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
-    const size = parseFloat(style.fontSize);
-    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    if (ratio < (large ? 3 : 4.5)) faint.push(`${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
-  }
-  return faint;
-}"""
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(
-    ("place", "proof"),
-    [
-        ("", "figure svg"),
-        ("#/datasets", ".tiles"),
-        ("#/dataset/tissue", ".examples img"),
-        ("#/run/tissue/resnet50/KNN/-/uni", "table.confusion"),
-        ("#/compare?dataset=tissue", ".verdict"),
-        ("#/methods", "pre"),
-        ("#/agents", "table.agents"),
-        ("#/episode/agent-x + judge (no_GT-textual), k = 5/0", ".talk"),
-    ],
-)
-@pytest.mark.nightly
-def test_all_text_can_be_read(
-    site: Path, open_page: Open, drawn: Drawn, place: str, proof: str, theme: str
-) -> None:
-    page = open_page(site, place, color_scheme=theme)
-    page.wait_for_selector(proof)
-    drawn(page)
-    assert page.evaluate(FAINT) == []
-
-
 def test_the_system_decides_until_the_reader_does(site: Path, open_page: Open, expect: Any) -> None:
     page = open_page(site, color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

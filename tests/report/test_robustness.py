@@ -14,13 +14,15 @@ import pytest
 from builders import feature_set
 from histobench.report.board import Board, board_payload
 from histobench.report.methods import robustness_paragraph
-from histobench.report.robustness_page import robustness_payload, stored_tables
+from histobench.report.robustness_page import board_index, robustness_payload
 from histobench.report.site import build_site
 from histobench.report.table import TableJob, build_table
+from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.reader import load_runs
+from histobench.roi.results.robustness_files import load_robustness
 
 #: Would run if a page treated names as markup.
 ATTACK = "<img src=x onerror=window.hacked=1>"
@@ -50,14 +52,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_page_of_a_dataset_gets_every_encoder_and_measure(results: Path) -> None:
-    (table,) = robustness_payload("tissue", stored_tables(results))
+    (table,) = robustness_payload("tissue", robustness_tables(load_robustness(results)))
     assert (table["column"], table["encoders"]) == ("scanner", ["steady", "swayed"])
     assert (table["images"], table["groups"], table["sites"]) == (96, 32, {"A": 48, "B": 48})
     index = table["measures"][0]
     assert index["name"] == "robustness_index"
     assert index["values"][0][0] > index["values"][1][0]
     assert all(low <= value <= high for value, low, high in index["values"])
-    assert robustness_payload("other", stored_tables(results)) == []
+    assert robustness_payload("other", robustness_tables(load_robustness(results))) == []
 
 
 def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
@@ -72,50 +74,26 @@ def test_confounded_data_are_told_under_the_leaderboard(tmp_path: Path) -> None:
     assert "label and scanner are confounded (Cramer's V 1.00)" in told
 
 
-@pytest.mark.slow
-def test_the_methods_say_how_robustness_was_measured(results: Path) -> None:
-    text = robustness_paragraph(stored_tables(results))
-    assert text.startswith("Robustness to scanner was measured")
-    assert "k = " in text
-    assert robustness_paragraph([]) == ""
-
-
-def test_a_damaged_file_does_not_stop_the_report(results: Path, tmp_path: Path) -> None:
+def test_the_methods_have_the_paragraph_on_robustness(results: Path, tmp_path: Path) -> None:
     site = build_site(results, tmp_path / "site", title="t")
     written = sorted(site.parent.rglob("methods*.js"))
     assert any("Robustness to scanner" in path.read_text(encoding="utf-8") for path in written)
-    file = next(results.rglob("scanner_robustness.json"))
-    whole = file.read_text()
-    file.write_text("{")
-    assert stored_tables(results) == []
-    assert build_site(results, tmp_path / "other", title="t").is_file()
-    file.write_text(whole)
 
 
 def write_stress(folder: Path, encoder: str, loss: float) -> None:
     """A stress file of three strengths of blur, and one of THUNDER's transforms."""
 
     def change(family: str, strength: int) -> dict[str, object]:
-        part = {"value": loss * strength, "low": 0.0, "high": 1.0}
-        return {
-            "family": family,
-            "strength": strength,
-            "cosine": part,
-            "flip_rate": part,
-            "accuracy_drop": part,
+        names, value = ("cosine", "flip_rate", "accuracy_drop"), loss * strength
+        parts = {
+            name: {"value": value + k / 10, "low": k / 10, "high": 1 - k / 10} for k, name in enumerate(names)
         }
+        return {"family": family, "strength": strength, **parts}
 
-    content = {
-        "dataset": "tissue",
-        "encoder": encoder,
-        "num_samples": 20,
-        "num_groups": 5,
-        "clean_accuracy": 0.9,
-        "changes": {
-            **{f"blur_{strength}": change("blur", strength) for strength in (1, 2, 3)},
-            "thunder_flip": change("thunder", 0),
-        },
-    }
+    changes = {f"blur_{strength}": change("blur", strength) for strength in (1, 2, 3)}
+    changes["thunder_flip"] = change("thunder", 0)
+    about = {"dataset": "tissue", "encoder": encoder, "num_samples": 20, "num_groups": 5}
+    content = {**about, "clean_accuracy": 0.9, "changes": changes}
     (folder / "Robustness").mkdir(parents=True, exist_ok=True)
     (folder / "Robustness" / "stress.json").write_text(json.dumps(content))
 
@@ -124,8 +102,6 @@ def write_stress(folder: Path, encoder: str, loss: float) -> None:
 def page_site(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_stress(results / "steady", "steady", 0.01)
     write_stress(results / "swayed", f"swayed {ATTACK}", 0.1)
-    (results / "torn" / "Robustness").mkdir(parents=True)
-    (results / "torn" / "Robustness" / "stress.json").write_text("{}")
     return build_site(results, tmp_path_factory.mktemp("site") / "out", title="t")
 
 
@@ -144,6 +120,10 @@ def test_the_page_has_the_accuracy_at_every_site_as_the_files_say(
                 expected = content["details"]["new_site"][protocol]["per_site"][each["site"]]
                 assert shown[0] == pytest.approx(expected["balanced_accuracy"], rel=1e-5)
     assert [each["encoder"] for each in page["stress"]] == ["steady", f"swayed {ATTACK}"]
+    steady = page["stress"][0]
+    assert [steady[name] for name in ("images", "groups", "clean")] == [20, 5, 0.9]
+    parts = {"cosine": [0.02, 0.0, 1.0], "flip_rate": [0.12, 0.1, 0.9], "accuracy_drop": [0.22, 0.2, 0.8]}
+    assert steady["changes"][1] == {"name": "blur_2", "family": "blur", "strength": 2, **parts}
     facts = {each["name"]: each["robustness"] for each in data_of(page_site, "site")["encoders"]}
     for content in stored:
         index = content["measures"]["robustness_index"]
@@ -153,11 +133,7 @@ def test_the_page_has_the_accuracy_at_every_site_as_the_files_say(
 
 
 def test_the_leaderboard_has_an_index_of_one_set_of_images_only(results: Path) -> None:
-    from dataclasses import replace
-
-    from histobench.report.robustness_page import board_index
-
-    (table,) = stored_tables(results)
+    (table,) = robustness_tables(load_robustness(results))
     shown = board_index([table])
     assert shown is not None
     assert set(shown["values"]) == {pack.encoder for pack in table.packs}
@@ -227,7 +203,7 @@ def test_registered_pairs_have_a_table_of_their_own_after_the_sites(tmp_path: Pa
         scanners = tuple("AB"[row % 2] for row in range(48))
         parts = [replace(each, sites={**each.sites, "scanner": scanners}) for each in parts]
         evaluate(EvaluationRequest(("Proto", "Robustness"), *parts, tmp_path / "r" / encoder))
-    tables = stored_tables(tmp_path / "r")
+    tables = robustness_tables(load_robustness(tmp_path / "r"))
     assert [table.column for table in tables] == ["scanner", "pair"]
     text = robustness_paragraph(tables)
     assert "Robustness to scanner was measured" in text

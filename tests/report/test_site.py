@@ -37,12 +37,8 @@ def test_every_page_has_its_data(site: Path, data_of: DataOf) -> None:
     for number in range(len(overview["boards"])):
         assert data_of(site, f"board/{number}")["rows"]
     assert len(list((site.parent / "data" / "images").iterdir())) == 2  # listed once for all runs
-    assert {board["task"] for board in overview["boards"]} == {
-        "Linear-Probe",
-        "KNN",
-        "Few-shot",
-        "Label-efficiency",
-    }
+    tasks = {board["task"] for board in overview["boards"]}
+    assert tasks == {"Linear-Probe", "KNN", "Few-shot", "Label-efficiency"}
     assert overview["agents"] == ["agent-x, k = 5", "agent-x + judge (no_GT-textual), k = 5"]
 
 
@@ -106,6 +102,7 @@ def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
     assert data["boundsFrom"].startswith("jackknife over groups (patients or slides)")
     assert {"log_loss", "macro_auprc"} <= set(data["bounds"])
     assert "ece" not in data["bounds"]
+    assert "jackknife intervals with Student's t" in data_of(site, "methods")["paragraph"]
     # Other predictions under the same name: the file no longer speaks for them.
     detailed = folder / "KNN" / "KNN_detailed_results.csv"
     detailed.write_text(detailed.read_text().replace("\n", "\n", 1).rstrip("\n") + "\n\n")
@@ -117,13 +114,6 @@ def test_stored_intervals_are_used_where_they_belong_to_the_predictions(
     assert "log_loss" not in data_of(again, "run/0")["bounds"]
 
 
-def test_intervals_are_named_for_what_they_are(results: Path, tmp_path: Path, data_of: DataOf) -> None:
-    folder = one_run(results, tmp_path / "r")
-    site = build_site(folder, tmp_path / "site")
-    assert data_of(site, "run/0")["boundsFrom"] == "jackknife over groups (patients or slides)"
-    assert "jackknife intervals with Student's t" in data_of(site, "methods")["paragraph"]
-
-
 @pytest.mark.slow
 def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
     results: Path, tmp_path: Path, data_of: DataOf, caplog: pytest.LogCaptureFixture
@@ -133,18 +123,12 @@ def test_a_damaged_run_is_listed_and_does_not_stop_the_others(
     (folder / "plip" / "KNN" / "KNN_detailed_results.csv").write_text("img_name,true_label\n")
     (folder / "phikon" / "KNN" / "KNN_complete_results.json").write_text("{")
     overview = data_of(build_site(folder, tmp_path / "site"), "site")
-    assert any("column" in text for text in overview["failures"].values())
+    assert any("was computed from" in text for text in overview["failures"].values())
     assert str(tmp_path) not in str(overview)
     told = [record.getMessage() for record in caplog.records]
     assert [text for text in told if text.startswith("shown without its predictions: plip/KNN/KNN_detailed")]
     assert ["phikon" in text for text in overview["unreadable"]] == [True]
     assert len(overview["runs"]["encoder"]) == len(load_runs(results / "clinic")) - 1
-
-
-def test_a_folder_of_agents_alone_is_a_site_too(results: Path, tmp_path: Path, data_of: DataOf) -> None:
-    overview = data_of(build_site(results / "agents", tmp_path / "site"), "site")
-    assert overview["boards"] == []
-    assert len(overview["agents"]) == 2
 
 
 @pytest.mark.slow
@@ -183,28 +167,12 @@ def test_a_failed_build_leaves_the_old_site(
     assert {path.name for path in tmp_path.iterdir()} == {"r", "site"}
 
 
-def test_the_verb_builds_and_says_where(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = one_run(results, tmp_path / "r")
-    assert main(["report", str(folder), "-o", str(tmp_path / "site"), "--title", "T"]) == 0
-    assert str(tmp_path / "site" / "index.html") in capsys.readouterr().out.replace("\n", "")
-    assert "T: histobench report" in (tmp_path / "site" / "index.html").read_text()
-
-
 @pytest.mark.slow
 def test_methods_say_what_was_done(site: Path, data_of: DataOf) -> None:
     methods = data_of(site, "methods")
     paragraph = methods["paragraph"]
-    for fact in (
-        "5 frozen image encoders",
-        "on 2 datasets by linear probing",
-        "clinic: 2 classes",
-        "linear probing",
-        "preset uni",
-        "seed 0",
-    ):
-        assert fact in paragraph
+    facts = ("5 frozen image encoders", "on 2 datasets by linear probing", "clinic: 2 classes", "preset uni")
+    assert all(fact in paragraph for fact in (*facts, "seed 0")), paragraph
     assert "@article{chen2024uni" in methods["bibtex"]
     runs = data_of(site, "site")["runs"]["encoder"]
     assert all(len(column) == len(runs) for column in methods["provenance"].values())

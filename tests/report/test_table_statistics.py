@@ -12,12 +12,12 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 import histobench as hb
+from comparison_runs import write_to
 from histobench.cli.main import main
-from histobench.report.table import _columns
+from histobench.report.table import TableJob, _columns, build_table
 from histobench.roi.comparison.comparison import compare_runs
-from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.selection import distinct_names, select_runs
-from histobench.roi.comparison.table_statistics import table_statistics
+from histobench.roi.comparison.table_statistics import Pairs, table_statistics
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
@@ -59,7 +59,7 @@ def test_the_numbers_of_the_report_are_those_of_compare(results: Path, metric: s
     assert pairs.low.tolist() == pytest.approx([pair.simultaneous.low for pair in table.pairs])
     assert statistics.standings is not None
     assert statistics.standings.ranks == table.standings.ranks
-    assert statistics.standings.best.listed() == table.standings.best.listed()
+    assert statistics.standings.best == table.standings.best
     assert statistics.standings.winner == table.standings.winner
 
 
@@ -82,6 +82,10 @@ def test_one_rule_decides_in_the_report_in_compare_and_in_python(
     )
     assert (frame["holds"] == (frame["p (max-t)"] < 0.05)).all()
     assert frame["p (max-t)"].tolist() == pytest.approx(shown.pairs.p_adjusted.tolist())
+    (table,) = compare_runs(list(chosen.values()), CompareSettings(metric="accuracy")).tables
+    for row, pair in zip(frame.to_dict("records"), table.pairs, strict=True):
+        alone = [pair.interval.low, pair.interval.high, pair.p_value, pair.p_adjusted]
+        assert [row[name] for name in ("low", "high", "p", "p (Holm)")] == pytest.approx(alone)
     command = ["compare", str(results), "--metric", "accuracy", "--task", "KNN", "--dataset", dataset]
     assert main([*command, "-o", str(tmp_path)]) == 0
     written = json.loads(next(tmp_path.glob("*.json")).read_text())["datasets"][0]
@@ -123,6 +127,7 @@ def test_who_stands_how(runs: dict[str, Predictions]) -> None:
     assert sorted(standings[name] for name in ("good", "alike")) == ["best", "tie"]
 
 
+@pytest.mark.slow
 def test_equal_encoders_in_many_are_not_told_apart_by_a_test_of_something_else(simulated: ModuleType) -> None:
     # Ten runs of one skill: a test of accuracy must not decide about the balanced accuracy of rare classes.
     data = simulated.SimulatedSet.of_size("d", 400, classes=("a", "b", "c"))
@@ -199,3 +204,14 @@ def test_each_column_of_a_page_is_the_statistic_of_its_name(runs: dict[str, Pred
         assert difference == pytest.approx(right[pair[0]] - right[pair[1]], abs=1e-6)
     assert (page["low"] < page["difference"]).all()
     assert (page["difference"] < page["high"]).all()
+
+
+def test_an_image_is_worth_showing_if_any_run_gets_it_wrong(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = write_to(tmp_path, name, dataset="d", test_set=1)
+    runs = {number: (run.identity.encoder, run) for number, run in enumerate(load_runs(folder))}
+    (found,) = build_table(TableJob(0, "d", 0, runs, tmp_path / "site", tmp_path)).image_sets.values()
+    wrong = [run.predictions.predicted != run.predictions.labels for _, run in runs.values()]
+    assert (wrong[0] & ~wrong[1]).any()
+    assert (wrong[1] & ~wrong[0]).any()
+    np.testing.assert_array_equal(found.wrong, wrong[0] | wrong[1])

@@ -155,19 +155,6 @@ def test_levels_are_counted(target_site: Path, target_results: Path, data_of: Re
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_damaged_run_is_left_out_and_the_others_are_shown(
-    target_results: Path, tmp_path: Path, data_of: Read
-) -> None:
-    import shutil
-
-    copy = tmp_path / "results"
-    shutil.copytree(target_results / "survival", copy)
-    next((copy / "uni_v1").rglob("*_detailed_results.csv")).unlink()
-    site = data_of(build_site(copy, tmp_path / "out"), "site")
-    assert len(site["failures"]) == 1
-    assert "cannot read the predictions" in next(iter(site["failures"].values()))
-
-
 def test_a_run_whose_intervals_cannot_be_made_does_not_stop_the_others(
     target_results: Path, tmp_path: Path, data_of: Read
 ) -> None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
-import json
-import os
 import re
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
-from histobench.core.files import read_bytes, read_json_lines, read_plain_text
-from histobench.core.plain_data import parse_json
+from histobench.core.files import read_json_lines, read_plain_text
+from histobench.core.plain_data import read_json
 from histobench.core.text import parse_python
 from histobench.mint.alfworld.games import GameFile
 from histobench.mint.alfworld.simulator import MAX_ACTIONS, Simulator
@@ -43,8 +38,7 @@ from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.python_tool import NO_OUTPUT, PythonREPL
-from reproduction.python38_language import python38_program
-from reproduction.python38_shell import prelude
+from reproduction.python38_language import prelude, python38_program
 
 
 @dataclass(frozen=True)
@@ -82,39 +76,37 @@ LEAST = 500
 
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),  # colours, where a command took its output for a terminal
+    (re.compile(r"\r"), ""),
     (re.compile(r"\bat 0x[0-9a-fA-F]+"), "at ADDRESS"),
-    (re.compile(r"\b(In|Out) ?\[\d+\]"), r"\1[N]"),
-    (re.compile(r"<ipython-input-\d+-[0-9a-f]+>"), "<cell>"),
-    # A hidden path is followed by a line number or, where the hiding went wrong, by the path's beginning.
-    (
-        re.compile(
-            r"^( *File )(?:(?:[~/.][^\s:,]*|<frozen [\w.]+>):\d+|<hidden_filepath>:[^\s,]*)", re.MULTILINE
-        ),
-        r"\1PATH",
-    ),
+    (re.compile(r"\bOut ?\[\d+\]"), "Out[N]"),
+    (re.compile(r"^/bin/bash: line \d+: ", re.MULTILINE), "/bin/bash: "),
     (re.compile(r"(?:~|\.)?(?:/[\w.+-]+)+/([\w.+-]+\.pyx?)(?::\d+)?"), r"PATH/\1"),
-    # The numbered lines under a frame of a file, up to the empty line that ends it.
-    (re.compile(r"^(File PATH[^\n]*)(?:\n[^\n]+)+", re.MULTILINE), r"\1"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )
-_RULER = "-" * 75
-_TIME_IS_UP = re.compile(r"^TimeoutError(?:: Timed out after| +Traceback)", re.MULTILINE)
-_RECURSION = re.compile(r"^RecursionError(?:: maximum recursion| +Traceback)", re.MULTILINE)
+#: An error as IPython shows it: under a ruler, or after the place in a cell that cannot be compiled.
+_ERROR = re.compile(
+    r"^(?:-{75}\n|(?: *(?:File|Cell In|Input In)|Traceback)\b.*\n(?:.*\n)*?)([\w.]+)(?=:| +Traceback|$)",
+    re.MULTILINE,
+)
+_OF_SYNTAX = {"IndentationError", "TabError", "_IncompleteInputError"}
 
 
 def normalised(text: str) -> str:
-    """The observation without what depends on the machine.
+    """The observation without what depends on the machine; an error by its name, not its words.
 
     >>> normalised("<f at 0x7f3a>, Out[3]: 1")
     '<f at ADDRESS>, Out[N]: 1'
     """
     for pattern, replacement in _STEPS:
         text = pattern.sub(replacement, text)
+    if error := _ERROR.search(text):
+        name = "SyntaxError" if error[1] in _OF_SYNTAX else error[1]
+        text = f"{text[: error.start()]}{name}"
     return text.strip()
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two observations differ in nothing but paths, addresses and cell numbers."""
+    """Whether two observations differ in nothing but paths, addresses, cell numbers and words of errors."""
     cut = one.endswith(TRUNCATED) and other.endswith(TRUNCATED)
     one, other = normalised(one.removesuffix(TRUNCATED)), normalised(other.removesuffix(TRUNCATED))
     if cut:
@@ -124,42 +116,23 @@ def same(one: str, other: str) -> bool:
     return one == other
 
 
-def alike(one: str, other: str) -> bool:
-    """Whether they are the same but for Python's version and the machine's speed."""
-    return same(one, other) or _ending(one) == _ending(other)
-
-
-def _ending(text: str) -> str:
-    text = normalised(text)
-    for name, pattern in (("TimeoutError", _TIME_IS_UP), ("RecursionError", _RECURSION)):
-        if pattern.search(text):
-            return f"{text.partition(_RULER)[0].strip()}\n{name}".strip()
-    return text
-
-
 # Which Python a run was recorded with: the paths in its tracebacks tell.
 
-#: How the sandbox is told to behave like the Python of most recordings.
-PYTHON38 = "python3.8"
-NATIVE = "native"
+#: The Python of most recordings; newer ones are played again with the session as it is.
+PYTHON38, NEWER = "python3.8", "newer"
 _SHOWN = re.compile(r"/python3\.(\d+)/")
 
 
 def python_of_runs(recordings: Iterable[Recording]) -> dict[str, str]:
-    """The sandbox's `wording` for each run: Python 3.8's, unless most paths it shows are of a Python whose
-    errors read as today's (from 3.10 on).
-    """
-    shown: dict[str, Counter[int]] = {}
+    """By run: Python 3.8, unless most paths that the run shows are of Python 3.10 or later."""
+    shown: dict[str, list[int]] = {}
     for recording in recordings:
-        seen = shown.setdefault(recording.run, Counter())
-        for turn in recording.turns:
-            seen.update({int(minor) for minor in _SHOWN.findall(turn.observation or "")})
-    return {run: _wording(seen) for run, seen in shown.items()}
-
-
-def _wording(seen: Counter[int]) -> str:
-    newer = sum(times for minor, times in seen.items() if minor >= 10)
-    return NATIVE if newer > seen.total() / 2 else PYTHON38
+        text = "".join(turn.observation or "" for turn in recording.turns)
+        shown.setdefault(recording.run, []).extend(map(int, _SHOWN.findall(text)))
+    return {
+        run: NEWER if sum(minor >= 10 for minor in minors) > len(minors) / 2 else PYTHON38
+        for run, minors in shown.items()
+    }
 
 
 # Gate 3: the recorded messages are executed again, in this sandbox, with these tools and checkers.
@@ -175,15 +148,17 @@ class Replayed:
     recording: Recording
     success: bool
     observations: int  # recorded observations that were made again
-    exact: int  # of these, equal to the letter
-    same: int  # of these, equal but for paths, addresses and cell numbers
-    alike: int  # of these, equal but for Python's version and the machine's speed too
-    differences: tuple[tuple[int, str, str], ...]  # (turn, recorded, now), of all that are not the same
+    differences: tuple[tuple[int, str, str], ...]  # (turn, recorded, now)
 
     @property
     def agrees(self) -> bool:
         """Whether the outcome is the recorded one."""
         return self.success == self.recording.success
+
+    @property
+    def same(self) -> int:
+        """How many observations are the recorded ones."""
+        return self.observations - len(self.differences)
 
 
 def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
@@ -207,22 +182,8 @@ def replay(recording: Recording, open_env: OpenEnv) -> Replayed:
                     now = then if action.kind in ("invalid", "proposal_unparsable") else now
                 seen.append((number, then, now))
             state = observe(state, outcome, budget, feedback=turn.feedback)
-    return compared(recording, state.success, seen)
-
-
-def compared(recording: Recording, success: bool, seen: Sequence[tuple[int, str, str]]) -> Replayed:
-    """The comparison of what was recorded with what is seen now: (turn, recorded, now)."""
-    differences = tuple(entry for entry in seen if not same(entry[1], entry[2]))
-    unlike = sum(not alike(then, now) for _, then, now in differences)
-    return Replayed(
-        recording,
-        success=success,
-        observations=len(seen),
-        exact=sum(then.strip() == now.strip() for _, then, now in seen),
-        same=len(seen) - len(differences),
-        alike=len(seen) - unlike,
-        differences=differences,
-    )
+    differences = tuple(entry for entry in seen if not same(*entry[1:]))
+    return Replayed(recording, state.success, len(seen), differences)
 
 
 def environment_opener(
@@ -268,7 +229,7 @@ class RecordedREPL(PythonREPL):
         self._fresh = True
 
     def __call__(self, query: str) -> str:
-        if self._fresh and (self._python == PYTHON38 or self._cell > 1):
+        if self._fresh:
             said = self._plain(prelude(self._cell, old=self._python == PYTHON38))
             if said != NO_OUTPUT:
                 raise RuntimeError(f"the session could not be prepared: {said}")
@@ -281,68 +242,6 @@ class RecordedREPL(PythonREPL):
     def reset(self) -> None:
         self._plain.reset()
         self._fresh = True
-
-
-# Replayed episodes on disk, so that a long replay goes on where it stopped.
-
-
-class Journal:
-    """One line for each replayed episode; without a path nothing is kept."""
-
-    def __init__(self, path: str | Path | None) -> None:
-        self._path = Path(path) if path else None
-        self._lock = threading.Lock()
-        self._known: dict[str, dict[str, Any]] = {}
-        if self._path and self._path.exists():
-            try:
-                lines = read_bytes(self._path).split(b"\n")
-            except OSError as error:
-                raise HistobenchError(f"cannot read the journal {self._path}: {error}") from error
-            for line in lines:
-                try:
-                    record = parse_json(line)
-                    self._known[record["episode"]] = record
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    continue  # the last line of a killed run
-
-    def find(self, recording: Recording) -> Replayed | None:
-        """The stored replay of an episode."""
-        record = self._known.get(recording.name)
-        if record is None:
-            return None
-        return Replayed(
-            recording,
-            success=record["success"],
-            observations=record["observations"],
-            exact=record["exact"],
-            same=record["same"],
-            alike=record["alike"],
-            differences=tuple((turn, then, now) for turn, then, now in record["differences"]),
-        )
-
-    def add(self, replayed: Replayed) -> None:
-        """Keep one, at once."""
-        if self._path is None:
-            return
-        line = json.dumps(
-            {
-                "episode": replayed.recording.name,
-                "success": replayed.success,
-                "recorded_success": replayed.recording.success,
-                "observations": replayed.observations,
-                "exact": replayed.exact,
-                "same": replayed.same,
-                "alike": replayed.alike,
-                "differences": replayed.differences,
-            }
-        )
-        try:
-            with self._lock, self._path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{line}" if file.tell() else line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise HistobenchError(f"cannot write the journal {self._path}: {error}") from error
 
 
 # Gate 1: the loop's books on recorded texts, with nothing executed.
@@ -386,30 +285,21 @@ REASONING = "reasoning_answers.jsonl.gz"
 CODE = "code_solutions.jsonl.gz"
 
 
-@dataclass(frozen=True)
-class ScoredCase:
-    """One recorded answer and what is thought of it."""
-
-    task: str
-    task_id: Any
-    solution: str
-    recorded: bool
-    now: bool
+#: What was answered: dataset and id, and whether the verdict is the recorded one.
+Scored = tuple[str, bool]
 
 
-def score_reasoning(folder: Path, tasks: Mapping[tuple[str, object], Task]) -> list[ScoredCase]:
+def score_reasoning(folder: Path, tasks: Mapping[tuple[str, object], Task]) -> list[Scored]:
     """Every recorded answer of the reasoning datasets, under the published and the recording-time rule."""
-    cases = []
-    for record in _records(folder / REASONING):
-        task = tasks.get((record["task"], record["task_id"]))
-        if task is None:
-            continue
-        rules: dict[Rule, str] = {"published": "verdict", "recorded": "verdict_legacy"}
-        for rule, verdict in rules.items():
-            if record.get(verdict) is not None:
-                now = _verdict(task, rule, record["answer"])
-                cases.append(_case(record, record["answer"], record[verdict], now))
-    return cases
+    scored = []
+    for _, record in read_json_lines(folder / REASONING):
+        if task := tasks.get((record["task"], record["task_id"])):
+            rules: dict[Rule, str] = {"published": "verdict", "recorded": "verdict_legacy"}
+            for rule, verdict in rules.items():
+                if record.get(verdict) is not None:
+                    agrees = _verdict(task, rule, record["answer"]) == record[verdict]
+                    scored.append((f"{record['task']} {record['task_id']}", agrees))
+    return scored
 
 
 def score_code(
@@ -420,19 +310,23 @@ def score_code(
     workers: int,
     limit: int | None = None,
     done: Callable[[], None] = lambda: None,
-) -> list[ScoredCase]:
+) -> list[Scored]:
     """Every recorded program, tested in the sandbox; `limit` takes an even sample."""
-    records = [record for record in _records(folder / CODE) if (record["task"], record["task_id"]) in tasks]
-    if limit is not None and limit < len(records):
-        records = [records[index * len(records) // limit] for index in range(limit)]
+    records = [r for _, r in read_json_lines(folder / CODE) if (r["task"], r["task_id"]) in tasks]
 
-    def scored(record: dict[str, Any]) -> ScoredCase:
+    def scored(record: dict[str, Any]) -> Scored:
         now = _verdict(tasks[record["task"], record["task_id"]], "published", record["solution"], pool)
         done()
-        return _case(record, record["solution"], record["passed"], now)
+        return f"{record['task']} {record['task_id']}", now == record["passed"]
 
     with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(scored, records))
+        return list(threads.map(scored, spread(records, limit)))
+
+
+def spread(cases: Sequence[Any], limit: int | None) -> list[Any]:
+    """At most `limit` of them, evenly spread."""
+    size = len(cases) if limit is None else min(limit, len(cases))
+    return [cases[index * len(cases) // size] for index in range(size)]
 
 
 def _verdict(task: Task, rule: Rule, solution: str, pool: SandboxPool | None = None) -> bool:
@@ -442,14 +336,6 @@ def _verdict(task: Task, rule: Rule, solution: str, pool: SandboxPool | None = N
         task.pool = pool
         as_recorded_program(task)
     return task.success(solution)
-
-
-def _case(record: Mapping[str, Any], solution: str, recorded: bool, now: bool) -> ScoredCase:
-    return ScoredCase(record["task"], record["task_id"], solution, bool(recorded), bool(now))
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    yield from (record for _, record in read_json_lines(path))
 
 
 # The recorded expert's way through a game, read from its text.
@@ -489,54 +375,29 @@ def expert_observations(trajectory: str) -> list[str]:
     return [line for block in _OBSERVATION.findall(trajectory) for line in block.strip("\n").split("\n")]
 
 
-# Plays an expert's recorded actions through the tools.
-
-
-@dataclass(frozen=True)
-class ExpertReplay:
-    """What came of an expert's actions."""
-
-    game: GameFile
-    won: bool
-    actions: int
-    same_observations: int
-
-    @property
-    def as_recorded(self) -> bool:
-        """Whether the simulator said what the record says, at every action."""
-        return self.same_observations == self.actions
-
-
-def replay_expert(game: GameFile, simulator: Simulator) -> ExpertReplay:
-    """Every recorded action of one game."""
-    trajectory = game.expert_trajectory()
-    calls, recorded = expert_calls(trajectory), expert_observations(trajectory)
-    running = simulator.start(game.path)
-    try:
-        tools = {tool.name: tool for tool in household_tools(running)}
-        seen = [tools[call.tool](*call.arguments) for call in calls]
-        same = sum(now == then for now, then in zip(seen, recorded, strict=False))
-        return ExpertReplay(game, running.won, len(calls), same)
-    finally:
-        running.close()
-
-
 # The household experts' recorded games, won again through the tools.
 
 
-def fits_an_episode(game: GameFile) -> bool:
-    """Whether the expert needed no more actions than an episode has."""
-    return 0 < len(expert_calls(game.expert_trajectory())) <= MAX_ACTIONS
+def replay_expert(game: GameFile, simulator: Simulator) -> tuple[bool, bool]:
+    """Play every recorded action: whether it wins, and whether the simulator says what the record says."""
+    trajectory = game.expert_trajectory()
+    running = simulator.start(game.path)
+    try:
+        tools = {tool.name: tool for tool in household_tools(running)}
+        seen = [tools[call.tool](*call.arguments) for call in expert_calls(trajectory)]
+        return running.won, seen == expert_observations(trajectory)[: len(seen)]
+    finally:
+        running.close()
 
 
 def experts_gate(
     games: Sequence[GameFile], simulator: Simulator, *, workers: int, done: Callable[[], None] = lambda: None
 ) -> Gate:
-    """Records that win."""
-    fitting = [game for game in games if fits_an_episode(game)]
+    """Records that win, of those that need no more actions than an episode has."""
+    fitting = [game for game in games if 0 < len(expert_calls(game.expert_trajectory())) <= MAX_ACTIONS]
 
     def wins(game: GameFile) -> bool:
-        won = replay_expert(game, simulator).won
+        won, _ = replay_expert(game, simulator)
         done()
         return won
 
@@ -564,9 +425,9 @@ def books_gate(recordings: Sequence[Recording]) -> Gate:
     return Gate("books: kinds, counters, countdown, ending", total - len(wrong), total, 1.0, _some(wrong))
 
 
-def scoring_gate(subject: str, cases: Sequence[ScoredCase], required: float) -> Gate:
+def scoring_gate(subject: str, cases: Sequence[Scored], required: float) -> Gate:
     """Verdicts of the checkers."""
-    wrong = [f"{case.task} {case.task_id}" for case in cases if case.recorded != case.now]
+    wrong = [case for case, agrees in cases if not agrees]
     return Gate(subject, len(cases) - len(wrong), len(cases), required, _some(wrong))
 
 
@@ -575,28 +436,20 @@ def execute(
     open_env: OpenEnv,
     *,
     workers: int,
-    journal: Journal,
-    done: Callable[[Replayed], None] = lambda _: None,
+    done: Callable[[], None] = lambda: None,
 ) -> list[Replayed]:
-    """Play episodes again, some at a time; those in the journal are not played twice."""
+    """Play episodes again, some at a time; household games last, plays of one game after another."""
 
     def one(recording: Recording) -> Replayed:
-        known = journal.find(recording)
-        replayed = known or replay(recording, open_env)
-        if known is None:
-            journal.add(replayed)
-        done(replayed)
+        replayed = replay(recording, open_env)
+        done()
         return replayed
 
+    def place(recording: Recording) -> str:
+        return str(recording.task_id) if recording.task == HOUSEHOLD else ""
+
     with ThreadPoolExecutor(workers) as threads:
-        return list(threads.map(one, _in_good_order(recordings)))
-
-
-def _in_good_order(recordings: Sequence[Recording]) -> list[Recording]:
-    """Household games last, plays of one game after another: it is loaded once then."""
-    household = [recording for recording in recordings if recording.task == HOUSEHOLD]
-    others = [recording for recording in recordings if recording.task != HOUSEHOLD]
-    return others + sorted(household, key=lambda recording: str(recording.task_id))
+        return list(threads.map(one, sorted(recordings, key=place)))
 
 
 def execution_gates(replayed: Sequence[Replayed], datasets: Iterable[str]) -> list[Gate]:
@@ -618,10 +471,7 @@ def execution_gates(replayed: Sequence[Replayed], datasets: Iterable[str]) -> li
 def metrics_gate(folder: Path) -> Gate:
     """The published leaderboard from the recorded outcomes, every number of a model."""
     path = folder / "expected_metrics.json"
-    try:
-        expected = parse_json(read_plain_text(path))
-    except (OSError, ValueError) as error:
-        raise HistobenchError(f"cannot read the published metrics {path}: {error}") from error
+    expected = read_json(read_plain_text(path), where=str(path))
     outcomes = read_outcome_table(folder / "episode_outcomes.csv.gz")
     standings = {standing.model: standing.as_published() for standing in leaderboard(outcomes)}
     wrong = [model for model, values in expected.items() if standings.get(model) != values]
@@ -630,34 +480,18 @@ def metrics_gate(folder: Path) -> Gate:
 
 def sample(recordings: Sequence[Recording], limit: int | None) -> list[Recording]:
     """At most `limit` episodes of each dataset of each run, evenly spread."""
-    if limit is None:
-        return list(recordings)
     groups: dict[tuple[str, str], list[Recording]] = {}
     for recording in recordings:
         groups.setdefault((recording.run, recording.task), []).append(recording)
-    return [
-        group[index * len(group) // size]
-        for group in groups.values()
-        for size in [min(limit, len(group))]
-        for index in range(size)
-    ]
+    return [chosen for group in groups.values() for chosen in spread(group, limit)]
 
 
 def _observations(subject: str, episodes: Sequence[Replayed], required: float | None) -> Gate:
     total = sum(episode.observations for episode in episodes)
-    exact = sum(episode.exact for episode in episodes)
-    alike = sum(episode.alike for episode in episodes)
-    note = f"{100 * exact / total:.1f} % to the letter, " if total else ""
-    note += f"{100 * alike / total:.1f} % but for Python's version and speed" if total else ""
-    return Gate(subject, sum(episode.same for episode in episodes), total, required, note)
+    return Gate(subject, sum(episode.same for episode in episodes), total, required)
 
 
 def _some(names: Sequence[str]) -> str:
     if not names:
         return ""
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-
-
-def failed(gates: Iterable[Gate]) -> bool:
-    """Whether a required rate was missed."""
-    return any(gate.verdict == "FAIL" for gate in gates)

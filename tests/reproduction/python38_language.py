@@ -15,12 +15,11 @@ import re
 import sys
 from collections.abc import Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 _CLASSES = frozenset({"dict", "frozenset", "list", "set", "tuple", "type"})
 _NEWER_IN_MATH = ("cbrt", "exp2", "lcm", "nextafter", "ulp")
 _PLACEHOLDER = re.compile(r"(?i)\b(f|rf|fr)(?=['\"])")
-_Tree = TypeVar("_Tree", bound=ast.AST)
 
 
 class PlainClasses(ast.NodeTransformer):
@@ -44,12 +43,6 @@ class PlainClasses(ast.NodeTransformer):
                 ast.copy_location(part, name)
             node.value = chosen
         return node
-
-
-def as_python38(tree: _Tree) -> _Tree:
-    """The tree with classes that take no index."""
-    PlainClasses().visit(tree)
-    return tree
 
 
 def refuse_newer_strings(source: str, filename: str) -> None:
@@ -108,6 +101,40 @@ def loader() -> str:
     )
 
 
+def prelude(first_cell_number: int, *, old: bool = True) -> str:
+    """Return the cell that makes a fresh session behave like the recorded ones, with the given next number.
+
+    Runs of newer Pythons (`old=False`) differ in the number alone.
+    """
+    code = f"{loader()}module.install(shell, {first_cell_number}, old={old})"
+    return f"exec(compile({code!r}, '<python38>', 'exec'), {{'shell': get_ipython()}})"
+
+
+def install(shell: Any, first_cell_number: int, *, old: bool) -> None:
+    """Change the shell that is there already."""
+
+    def renumber(*_: object) -> None:
+        shell.events.unregister("post_run_cell", renumber)
+        history = shell.history_manager
+        for cells in (history.input_hist_parsed, history.input_hist_raw):
+            cells[:] = [""] * first_cell_number
+        shell.execution_count = first_cell_number
+
+    shell.events.register("post_run_cell", renumber)  # when the cell that runs this has been counted
+    if not old:
+        return
+
+    def refuse(lines: list[str]) -> list[str]:
+        refuse_newer_strings("".join(lines), "<cell>")
+        return lines
+
+    shell.input_transformers_post.append(refuse)
+    shell.ast_transformers.append(PlainClasses())
+    if numpy := sys.modules.get("numpy"):
+        numpy.set_printoptions(legacy="1.25")  # 0.5, not np.float64(0.5)
+    use_old_library()
+
+
 def python38_program(source: str) -> str:
     """Return a program that runs `source` as that Python would have."""
     code = f"{loader()}module.run({source!r}, names)"
@@ -117,7 +144,7 @@ def python38_program(source: str) -> str:
 def run(source: str, names: dict[str, Any]) -> None:
     """Execute a submission in `names`."""
     use_old_library()
-    tree = as_python38(ast.parse(source, "<submission>"))
+    tree = PlainClasses().visit(ast.parse(source, "<submission>"))
     refuse_newer_strings(source, "<submission>")
     exec(compile(tree, "<submission>", "exec", dont_inherit=True), names)
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from histobench.mint.configs.datasets import select_datasets
-from histobench.mint.envs.action import classify
 from histobench.mint.results.recording import Recording, read_recordings
-from histobench.mint.sandbox import shared_pool
+from histobench.mint.sandbox import SandboxPool, open_sandbox, shared_pool
 from histobench.mint.tasks import ReasoningTask
+from histobench.mint.tools.python_tool import PythonREPL
 from reproduction import reproduce
 from reproduction.gates import (
+    NEWER,
     Gate,
+    RecordedREPL,
     Replayed,
-    alike,
     environment_opener,
     execution_gates,
     replay,
@@ -64,13 +65,15 @@ def recordings(tmp_path: Path) -> list[Recording]:
     return list(read_recordings(folder))
 
 
+RULER = "-" * 75 + "\n"
 TASKS = {("gsm8k", number): ReasoningTask(id=number, prompt="2 + 3?", reference="5") for number in (0, 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("needs_sandbox")
 def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) -> None:
     good, bad = (replay(recording, environment_opener(TASKS, {})) for recording in recordings)
-    assert (good.agrees, good.observations, good.exact, good.same) == (True, 1, 1, 1)
+    assert (good.agrees, good.observations, good.same) == (True, 1, 1)
     assert (bad.agrees, bad.same) == (False, 0)
     assert bad.differences == ((1, "Out[1]: 6", "Out[1]: 5"),)
     assert TASKS["gsm8k", 0].rule == "strict"  # the shared task is left as it was
@@ -78,8 +81,8 @@ def test_an_episode_is_played_again_and_compared(recordings: list[Recording]) ->
 
 def test_rates_are_held_against_what_is_required(recordings: list[Recording]) -> None:
     played = [
-        Replayed(recordings[0], True, 100, 90, 99, 99, ()),
-        Replayed(recordings[1], True, 100, 90, 98, 99, ()),
+        Replayed(recordings[0], True, 100, ((1, "5", "6"),)),
+        Replayed(recordings[1], True, 100, ((1, "5", "6"),) * 2),
     ]
     gates = {gate.subject.strip(): gate for gate in execution_gates(played, ["gsm8k", "math"])}
     assert gates["execution: success"].verdict == "FAIL"
@@ -93,14 +96,11 @@ def test_rates_are_held_against_what_is_required(recordings: list[Recording]) ->
     ("one", "other"),
     [
         ("<f at 0x7f00>", "<f at 0x55>"),
-        ("Cell In[3], line 1", "Cell In[12], line 1"),
         ("Out[2]: 5", "Out[3]: 5"),
-        ("File /usr/lib/python3.8/json/decoder.py:355, in f(x)", "File /opt/py/json/decoder.py:12, in f(x)"),
-        ("File /a/b.py:3, in f(x)\n--> 3 a\n      4 b\n\nE: 1", "File /b.py:9, in f(x)\n--> 9 a\n\nE: 1"),
-        (
-            "File <hidden_filepath>:32, in f(x)\n---> 32 a",
-            "File <hidden_filepath>:/bench/, in f(x)\n---> 31 a",
-        ),
+        ("File /usr/lib/python3.8/json/decoder.py:355", "File /opt/py/json/decoder.py:12"),
+        (f"5\n{RULER}KeyError    Traceback (most recent)\nCell In[3]", f"5\n{RULER}KeyError: 1"),
+        ("  Cell In[1], line 2\n    x = = 1\nTabError: old", "  Cell In[7], line 2\n    ^\nSyntaxError: new"),
+        (f"{RULER}SyntaxError   Traceback", "Traceback (most):\n  Cell In[2]\n    2 +\nSyntaxError: words"),
         ("1" * 900 + " /a/long/path/x.py" + "...\n[Output Truncated]", "1" * 900 + "...\n[Output Truncated]"),
     ],
 )
@@ -115,13 +115,13 @@ def test_what_depends_on_the_machine_does_not_count(one: str, other: str) -> Non
         ("Out[2]: 5", "Out[2]: 6"),
         ("line 1", "line 2"),
         ("0x1f", "0x2f"),
-        ("File /a/b.py:3, in f(x)\n--> 3 a\n\nE: 1", "File /a/b.py:3, in g(x)\n--> 3 a\n\nE: 1"),
+        (f"5\n{RULER}KeyError: 1", f"6\n{RULER}KeyError: 1"),
+        (f"{RULER}KeyError    Traceback", f"{RULER}ValueError    Traceback"),
         ("1" * 400 + "...\n[Output Truncated]", "1" * 300 + "...\n[Output Truncated]"),
     ],
 )
 def test_what_the_code_did_counts(one: str, other: str) -> None:
     assert not same(one, other)
-    assert not alike(one, other)
 
 
 @pytest.mark.slow
@@ -142,26 +142,6 @@ def test_the_command_prints_the_gates_and_fails_with_them(
     assert main([*arguments, str(folder)]) == 1
     assert "FAIL" in capsys.readouterr().out
     assert main([*arguments, str(folder), "--models", "n"]) == 2
-
-
-@pytest.mark.slow
-def test_every_recorded_answer_is_judged_as_it_was(shared_dir: Path) -> None:
-    tasks = {
-        (dataset.name, task.task_id): task
-        for dataset in select_datasets(["reasoning"])
-        for task in dataset.load(shared_dir / "mint" / "processed")
-    }
-    judged, wrong = 0, []
-    for recording in read_recordings(shared_dir / "mint" / "replay"):
-        task = copy.copy(tasks.get((recording.task, recording.task_id)))
-        for turn in recording.turns if task is not None else ():
-            if turn.kind == "proposal":
-                task.rule = recording.rule
-                judged += 1
-                if task.success(classify(turn.assistant).content) != (turn.verdict == "correct"):
-                    wrong.append((recording.name, turn.assistant))
-    assert judged > 2000
-    assert wrong == []
 
 
 @pytest.mark.usefixtures("needs_sandbox")
@@ -185,4 +165,34 @@ def test_a_sample_of_the_public_recordings_agrees(shared_dir: Path) -> None:
     played = [replay(recording, opener) for recording in chosen]
     assert [episode.recording.name for episode in played if not episode.agrees] == []
     assert sum(episode.observations for episode in played) > 60
-    assert [episode.differences for episode in played if episode.alike != episode.observations] == []
+    assert [episode.differences for episode in played if episode.differences] == []
+
+
+@pytest.fixture(scope="module")
+def ipython_pool(needs_sandbox: None) -> Iterator[SandboxPool]:
+    """Sessions with IPython, nothing preloaded."""
+    pytest.importorskip("IPython")
+    with open_sandbox(preload=(), shell="ipython") as pool:
+        yield pool
+
+
+@pytest.mark.slow
+def test_cells_run_as_in_python_38(ipython_pool: SandboxPool) -> None:
+    tool = RecordedREPL(PythonREPL(pool=ipython_pool), 2)
+    assert tool("1 + 1") == "Out[2]: 2\n"
+    assert "Cell In[3], line 1" in tool("1 / 0")
+    assert tool("_2 + len(In)") == "Out[4]: 7\n"
+    assert "is not subscriptable" in tool("def f(x: list[int]): pass")
+    assert "ImportError" in tool("from math import lcm")
+    assert "ended during this cell" in tool("import os\nos._exit(1)")
+    assert "ImportError" in tool("from math import lcm")
+    tool.close()
+
+
+@pytest.mark.nightly
+def test_runs_of_a_newer_python_differ_in_the_number_of_the_first_cell_alone(
+    ipython_pool: SandboxPool,
+) -> None:
+    tool = RecordedREPL(PythonREPL(pool=ipython_pool), 2, NEWER)
+    assert tool("x: list[int] = [1]\nx") == "Out[2]: [1]\n"
+    tool.close()

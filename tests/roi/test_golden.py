@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from builders import played
+from builders import episodes_of, played
 from histobench.roi.metrics.classification import evaluate
-from histobench.roi.protocols.few_shot import Episodes, Queries
+from histobench.roi.protocols.few_shot import Queries
 from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.outcome import Outcome
@@ -107,7 +107,7 @@ def test_prototypes_agree_exactly(golden: Golden) -> None:
 def test_every_few_shot_episode_agrees(golden: Golden) -> None:
     queries = Queries.of(golden.train, golden.test, golden.test_labels)
     for setting in golden.expected["few_shot"]:
-        episodes = Episodes.of(setting["supports"], golden.arrays["train_labels"])
+        episodes = episodes_of(setting["supports"], golden.arrays["train_labels"])
         result = played(queries, episodes, n_classes=len(golden.classes))
         assert (result.way, result.shot) == (setting["way"], setting["shot"])
         for e, expected in enumerate(setting["episode_metrics"]):

@@ -2,6 +2,7 @@
 import * as Plot from "@observablehq/plot";
 import type { Palette } from "../theme";
 import { base } from "../chart";
+import { chanceLine } from "../chance";
 import { clipped } from "./critical-difference";
 
 export interface IntervalRow {
@@ -25,6 +26,7 @@ export interface IntervalOptions {
   zero?: boolean;
   /** Shares, shown in percent. */
   percent?: boolean;
+  chance?: number | null;
 }
 
 export const LETTER = 7.4;
@@ -58,6 +60,7 @@ export function intervalRows(rows: (IntervalRow | Heading)[], options: IntervalO
     y: { type: "point", domain: rows.map((_, k) => k), axis: null, padding: 0.5 },
     marks: [
       Plot.gridX({ stroke: palette.grid, strokeOpacity: 1 }),
+      ...chanceLine(options.chance, values.flatMap((row) => [row.low ?? row.value, row.high ?? row.value]), "x", palette),
       ...(options.zero ? [Plot.ruleX([0], { stroke: palette.ink, strokeWidth: 1.2 })] : []),
       Plot.link(values.filter((row) => row.low !== null), { x1: "low", x2: "high", y1: "k", y2: "k", stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 4, strokeLinecap: "round", strokeOpacity: 0.55 }),
       Plot.dot(values, { x: "value", y: "k", r: 5, fill: (row: IntervalRow) => (row.strong ? palette.accent : palette.surface), stroke: (row: IntervalRow) => (row.strong ? palette.accent : palette.line), strokeWidth: 1.8 }),

@@ -2,6 +2,7 @@
 import * as Plot from "@observablehq/plot";
 import type { Palette } from "../theme";
 import { base } from "../chart";
+import { chanceLine } from "../chance";
 import { clipped } from "./critical-difference";
 
 export interface CurvePoint {
@@ -18,6 +19,7 @@ export interface CurveOptions {
   format: (x: number) => string;
   linear?: boolean;
   percent?: boolean;
+  chance?: number | null;
 }
 
 const SYMBOLS = ["circle", "triangle", "square", "diamond", "star", "wye", "cross"] as const;
@@ -46,10 +48,11 @@ export function learningCurve(points: CurvePoint[], names: string[], options: Cu
       marginRight: room,
       marginTop,
       marginBottom: 46,
-      x: { type: options.linear ? "linear" : "log", domain: [xs[0], end], label: options.xLabel, labelAnchor: "center", labelOffset: 38, ticks: xs, tickFormat: options.format, insetLeft: 8, insetRight: 8 },
+      x: { type: options.linear ? "linear" : "log", base: options.linear ? undefined : 2, domain: [xs[0], end], label: options.xLabel, labelAnchor: "center", labelOffset: 38, ticks: xs, tickFormat: options.format, insetLeft: 8, insetRight: 8 },
       y: { label: above ? null : `↑ ${options.yLabel}`, nice: true, ticks: 6, tickFormat: options.percent ? (y: number) => `${Math.round(100 * y)}%` : (y: number) => y.toFixed(2) },
       marks: [
         Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
+        ...chanceLine(options.chance, points.flatMap((p) => [p.low ?? p.y, p.high ?? p.y]), "y", palette),
         Plot.areaY(points.filter((p) => p.low !== null), { x: "x", y1: "low", y2: "high", z: "name", fill: colour, fillOpacity: 0.14 }),
         Plot.line(points, { x: "x", y: "y", z: "name", stroke: colour, strokeWidth: 2, sort: "x" }),
         Plot.dot(points, { x: "x", y: "y", fill: colour, symbol, r: 4, stroke: palette.surface, strokeWidth: 0.8 }),

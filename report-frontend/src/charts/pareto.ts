@@ -3,6 +3,7 @@ import * as Plot from "@observablehq/plot";
 import type { Palette } from "../theme";
 import { base } from "../chart";
 import { compact } from "../format";
+import { chanceLine } from "../chance";
 import { clipped } from "./critical-difference";
 import { placeLabels, SIDES } from "./labels";
 
@@ -19,6 +20,7 @@ interface Axes {
   yLabel: string;
   lowerX: boolean;
   lowerY: boolean;
+  chance?: number | null;
 }
 
 export function frontier(points: CostPoint[], axes: Axes): CostPoint[] {
@@ -57,6 +59,7 @@ export function pareto(points: CostPoint[], axes: Axes, width: number, palette: 
     marks: [
       Plot.gridY({ stroke: palette.grid, strokeOpacity: 1 }),
       Plot.gridX(ticks, { stroke: palette.grid, strokeOpacity: 1 }),
+      ...chanceLine(axes.chance, heights, "y", palette),
       Plot.ruleX(points.filter((p) => p.low !== null), { x: "x", y1: "low", y2: "high", stroke: palette.line, strokeWidth: 1.5 }),
       Plot.line(best, { x: "x", y: "y", stroke: palette.accent, strokeWidth: 2, curve: axes.lowerX ? "step-after" : "step-before" }),
       Plot.dot(others, { x: "x", y: "y", r: 4.5, fill: palette.surface, stroke: palette.line, strokeWidth: 1.5 }),

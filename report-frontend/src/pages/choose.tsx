@@ -85,7 +85,7 @@ export function ChoosePage({ site }: { site: Site }) {
               </tbody>
             </table>
           </div>
-          <p class="fine">{tested.length > 0 && "Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). "}{tested.length === 0 && "Differences were not tested: the order is that of the measured values. "}Parameters are those of the image tower. Licenses are as the zoo states them; read the text before you rely on it.</p>
+          <p class="fine">{tested.length > 0 && "Bold: no other encoder of the list is shown to be better on that dataset (95% confidence, paired and corrected for all pairs). "}{tested.length === 0 && "Differences were not tested: the order is that of the measured values. "}Parameters are those of the image tower. Licenses are those in `histobench models`; read the text before you rely on it.</p>
         </section>
       )}
       {choice.excluded.length > 0 && (

@@ -5,6 +5,7 @@ import * as Plot from "@observablehq/plot";
 import { boardName, metricsOf, runName, targetsOf, unpack, type Board, type Images, type Site } from "../data";
 import { count, decimals, interval, percent } from "../format";
 import { base, Chart } from "../chart";
+import { chanceLevel, chanceWords } from "../chance";
 import { intervalRows, LETTER, type IntervalRow } from "../charts/intervals";
 import { learningCurve, type CurvePoint } from "../charts/learning-curve";
 import { legend } from "../embedding";
@@ -112,8 +113,8 @@ export function DatasetPage({ site, route }: { site: Site; route: Route }) {
         <Examples site={site} data={data} />
       </div>
       {data.robustness.length > 0 && <Robustness tables={data.robustness} name={dataset.name} />}
-      {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
-      {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
+      {data.fewShot.length > 0 && <Curves site={site} points={data.fewShot} classes={dataset.classes} title="Few-shot" name={`few-shot_${dataset.name}`} kind="few" />}
+      {data.efficiency.length > 0 && <Curves site={site} points={data.efficiency} classes={dataset.classes} title="Label efficiency" name={`label-efficiency_${dataset.name}`} kind="share" />}
     </>
   );
 }
@@ -187,13 +188,14 @@ function Results({ site, index }: { site: Site; index: number }) {
       .sort((a, b) => (metric.lower ? a.value - b.value : b.value - a.value));
   }, [board, metricName]);
   if (!board) return <Loading error={error} />;
+  const chance = chanceLevel(metricName, site.datasets[index].classes, site.boards[number].setting);
   const preset = (n: number) => (site.boards.filter((b) => boardName(b) === boardName(site.boards[n])).length > 1 ? ` (${site.boards[n].preset})` : "");
   return (
     <Chart
       title="Results of all encoders"
       name={`results_${site.datasets[index].name}_${boardName(site.boards[number])}_${metricName}`}
       depends={[rows]}
-      draw={(width, palette) => intervalRows(rows, { label: `${metric.label}${metric.lower ? " (lower is better)" : ""}` }, width, palette)}
+      draw={(width, palette) => intervalRows(rows, { label: `${metric.label}${metric.lower ? " (lower is better)" : ""}`, chance }, width, palette)}
       controls={
         <>
           <Select label="Task" value={String(number)} options={boards.map((n) => ({ value: String(n), label: boardName(site.boards[n]) + preset(n) }))} onChange={(n) => setNumber(Number(n))} />
@@ -202,7 +204,7 @@ function Results({ site, index }: { site: Site; index: number }) {
       }
       caption={
         <>
-          {rows.some((row) => row.low !== null) ? "Bars are 95% intervals." : "No value has an interval."} {rows.some((row) => row.strong) && "Filled: may be the best. "}<details open={rows.length <= 12}>
+          {rows.some((row) => row.low !== null) ? "Bars are 95% intervals." : "No value has an interval."} {rows.some((row) => row.strong) && "Filled: may be the best."}{chanceWords(chance)}<details open={rows.length <= 12}>
             <summary>Runs</summary>
             {rows.map((row, k) => (
               <>
@@ -314,7 +316,7 @@ function Examples({ site, data }: { site: Site; data: DatasetData }) {
 
 const FIRST = 6;
 
-function Curves({ site, points, title, name, kind }: { site: Site; points: LearningPoint[]; title: string; name: string; kind: "few" | "share" }) {
+function Curves({ site, points, classes, title, name, kind }: { site: Site; points: LearningPoint[]; classes: number; title: string; name: string; kind: "few" | "share" }) {
   const ways = [...new Set(points.map((p) => p.way))].sort((a, b) => Number(b) - Number(a));
   const presets = [...new Set(points.map((p) => p.preset))];
   const metrics = site.metrics.filter((m) => points.some((p) => m.name in p.values));
@@ -328,6 +330,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
   const [hidden, setHidden] = useState<Set<string>>(() => new Set(names.slice(FIRST)));
   const shown = names.filter((encoder) => !hidden.has(encoder));
   const spread = chosen.some((p) => metricName in p.spread);
+  const chance = chanceLevel(metricName, classes, kind === "few" ? `${way}way` : "");
   const drawn = useMemo<CurvePoint[]>(
     () =>
       chosen
@@ -347,7 +350,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
       depends={[drawn]}
       paperWidth={720}
       draw={(width, palette) =>
-        learningCurve(drawn, names, { xLabel: kind === "few" ? "labeled images per class" : "share of the training labels", yLabel: metric.label, format: kind === "few" ? (x) => String(x) : (x) => `${x}%` }, width, palette)
+        learningCurve(drawn, names, { xLabel: kind === "few" ? "labeled images per class" : "share of the training labels", yLabel: metric.label, format: kind === "few" ? (x) => String(x) : (x) => `${x}%`, chance }, width, palette)
       }
       controls={
         <>
@@ -365,7 +368,7 @@ function Curves({ site, points, title, name, kind }: { site: Site; points: Learn
               </button>
             ))}
           </span>
-          {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which shows how much the choice of labeled images matters." : "Bands: 95% intervals."}
+          {kind === "few" && spread ? "Lines: mean over episodes. Bands: one standard deviation over episodes, which shows how much the choice of labeled images matters." : "Bands: 95% intervals."}{chanceWords(chance)}
           {shown.length > 0 && ` Highest at the right end: ${shown[0]}, ${decimals(last(shown[0]))}.`}
         </>
       }

@@ -5,6 +5,7 @@ import { decimals, interval, pValue, count } from "../format";
 import { Coded, CopyBox, Loading, Segments, Select, TableDownloads, termsLabel, useData } from "../parts";
 import { href, replaceQuery, runHref, type Route } from "../route";
 import { Chart, useMedia } from "../chart";
+import { chanceLevel, chanceWords } from "../chance";
 import { useGrid } from "../grid";
 import { criticalDifference } from "../charts/critical-difference";
 import { frontier, pareto, type CostPoint } from "../charts/pareto";
@@ -64,12 +65,12 @@ export function Leaderboard({ site, route }: { site: Site; route: Route }) {
           <input type="search" value={search} placeholder="encoder" onInput={(event) => set({ find: event.currentTarget.value || undefined })} />
         </label>
       </div>
-      {board ? <BoardView key={boardNumber} site={site} board={board} metric={metric} title={boardName(facts)} licence={licence} search={search} /> : <Loading error={error} />}
+      {board ? <BoardView key={boardNumber} site={site} board={board} metric={metric} setting={facts.setting} title={boardName(facts)} licence={licence} search={search} /> : <Loading error={error} />}
     </>
   );
 }
 
-function BoardView({ site, board, metric, title, licence, search }: { site: Site; board: Board; metric: Metric; title: string; licence: string; search: string }) {
+function BoardView({ site, board, metric, setting, title, licence, search }: { site: Site; board: Board; metric: Metric; setting: string; title: string; licence: string; search: string }) {
   const data = board.metrics[metric.name];
   const rows = useMemo(() => makeRows(site, board, data), [board, data]);
   const shown = rows.filter((row) => (licence === "all" || row.encoder.terms === licence) && row.name.toLowerCase().includes(search.toLowerCase()));
@@ -113,7 +114,7 @@ function BoardView({ site, board, metric, title, licence, search }: { site: Site
             }
           />
         ) : null}
-        <CostView site={site} board={board} metric={metric} data={data} title={title} />
+        <CostView site={site} board={board} setting={setting} metric={metric} data={data} title={title} />
       </div>
     </>
   );
@@ -349,21 +350,23 @@ const COSTS: { value: "gflops" | "params" | "speed"; label: string; axis: string
   { value: "speed", label: "Images/s", axis: "images per second", lower: false },
 ];
 
-function CostView({ site, board, metric, data, title }: { site: Site; board: Board; metric: Metric; data: BoardMetric; title: string }) {
+function CostView({ site, board, setting, metric, data, title }: { site: Site; board: Board; setting: string; metric: Metric; data: BoardMetric; title: string }) {
   const known = COSTS.filter((cost) => site.encoders.some((encoder) => encoder[cost.value]));
   const [chosen, setChosen] = useState(known[0]?.value ?? "gflops");
   const [dataset, setDataset] = useState("mean");
   if (!known.length) return null;
   const cost = known.find((c) => c.value === chosen) ?? known[0];
+  const k = board.datasets.length === 1 ? 0 : dataset === "mean" ? -1 : Number(dataset);
   const points: CostPoint[] = [];
   for (const row of makeRows(site, board, data)) {
     const x = row.encoder[cost.value];
-    const k = board.datasets.length === 1 ? 0 : dataset === "mean" ? -1 : Number(dataset);
     const y = k < 0 ? row.mean : data.value[row.index][k];
     if (x && y !== null) points.push({ name: row.name, x, y, low: k < 0 ? null : data.low[row.index][k], high: k < 0 ? null : data.high[row.index][k] });
   }
   if (!points.length) return null;
-  const axes = { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower };
+  const levels = board.datasets.filter((_, place) => k < 0 || place === k).map((d) => chanceLevel(metric.name, site.datasets[d].classes, setting));
+  const chance = levels.some((level) => level === null) ? null : levels.reduce((sum: number, level) => sum + level!, 0) / levels.length;
+  const axes = { xLabel: cost.axis, yLabel: metric.label, lowerX: cost.lower, lowerY: metric.lower, chance };
   const best = frontier(points, axes);
   const options = [{ value: "mean", label: "mean of datasets" }, ...board.datasets.map((d, k) => ({ value: String(k), label: site.datasets[d].name }))];
   return (
@@ -379,7 +382,7 @@ function CostView({ site, board, metric, data, title }: { site: Site; board: Boa
         </>
       }
       caption={
-          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is ${cost.lower ? "cheapest" : "fastest"} and has the ${metric.lower ? "lowest" : "highest"} measured value. ` : `The line joins encoders without another that is ${cost.lower ? "cheaper" : "faster"} and has a measured value at least as ${metric.lower ? "low" : "high"}; this is not a test. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}</>
+          <>{points.length === 1 ? "" : best.length === 1 ? `${best[0].name} is ${cost.lower ? "cheapest" : "fastest"} and has the ${metric.lower ? "lowest" : "highest"} measured value. ` : `The line joins encoders without another that is ${cost.lower ? "cheaper" : "faster"} and has a measured value at least as ${metric.lower ? "low" : "high"}; this is not a test. `}{cost.value === "speed" && `Measured while the features were computed, forward pass only, on ${site.speedDevice}. `}{board.rows.length - points.length > 0 && `Without known cost or value: ${count(board.rows.length - points.length, "encoder")}.`}{chanceWords(chance)}</>
       }
     />
   );

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.files import check_writable
-from histobench.core.records import checked, from_values, unknown_key
+from histobench.core.records import check_keys, checked, from_values, options_of
 from histobench.core.renamed import Renamed, renamed_parameters
+from histobench.core.text import count_of
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import ArrayLike
     from torch import nn
 
@@ -68,7 +70,7 @@ def run(
         Run the other encoders if one cannot be created (`Benchmark.skipped` says why); repeat what failed.
     **options
         Options of a plan; docs/how-to/plan.md and `histobench run --help` explain each of them:
-        data: target, target_columns, mask_classes, features, combine, splits, folds, repeats;
+        data: target, target_columns, mask_classes, features (NAME=PATH), combine, splits, folds, repeats;
         encoders: size, weights, allow_revision; recipe: presets, choose_by, n_bootstrap;
         speed: batch_size, num_workers, precision, compile, recheck, no_cache, on_bad_image;
         tasks: n_neighbors, n_shot, n_way, n_iter, cost, class_weight, cox_alpha, l1_ratio, lora_rank,
@@ -92,15 +94,14 @@ def run(
     from histobench.api.dataset import plan_entry, read_for
     from histobench.api.encoder import device_text
     from histobench.api.progress_bar import ProgressBar, log
-    from histobench.roi.options import plan_options
+    from histobench.roi.options import DataOptions, plan_options
     from histobench.roi.plan.plan_file import plan_from
     from histobench.roi.plan.whole_benchmark import run_benchmark
     from histobench.work.engines import Display
 
-    known = [each.name for each in plan_options()]
-    for name in options:
-        if name not in known:
-            raise unknown_key(name, known, "")
+    for key in {each.name for each in options_of(DataOptions)} & set(options):
+        raise HistobenchError(f"{key}: hb.load_dataset(..., {key}=...) takes it; give what it returns")
+    check_keys(options, [*(each.name for each in plan_options()), "data", "encoders", "results"])
     named = _encoder_names(encoders) if encoders or not options.get("features") else []
     values: dict[str, Any] = {**options, "encoders": named}
     if tasks is not None:
@@ -116,10 +117,7 @@ def run(
         "results": str(check_writable(checked(Path, results, "results").absolute(), "results")),
     }
     with read_for(run, "data"):
-        try:
-            plan = plan_from(values, where="", base=Path("."))
-        except HistobenchError as error:
-            raise InvalidParameterError(str(error)) from error
+        plan = plan_from(values, where="", base=Path("."))
         done = run_benchmark(
             plan, display=Display(progress=ProgressBar()), keep_going=skip_failed, retry_failed=retry_failed
         )
@@ -168,8 +166,12 @@ def _datasets(data: Any, options: Mapping[str, Any]) -> list[Dataset | str]:
     return found
 
 
+def results_folder(results: Benchmark | str | Path) -> Path:
+    return results.folder if isinstance(results, Benchmark) else checked(Path, results, "results")
+
+
 def similarity(
-    features: str | Path | Mapping[str, ArrayLike],
+    features: Benchmark | str | Path | Mapping[str, ArrayLike],
     *,
     groups: Sequence[str] | None = None,
     errors: Mapping[str, ArrayLike] | None = None,
@@ -180,8 +182,8 @@ def similarity(
 
     Parameters
     ----------
-    features : str, Path, or dict of str to array [n, d]
-        A results folder, or the features of each encoder for the same images in the same order.
+    features : Benchmark, str, Path, or dict of str to array [n, d]
+        A benchmark or its folder, or the features of each encoder for the same images in the same order.
     groups : list of str, optional
         Patient or slide of every image, if arrays are given.
     errors : dict of str to array [n], optional
@@ -198,15 +200,13 @@ def similarity(
 
     Examples
     --------
-    >>> import numpy as np
+    >>> import numpy as np, histobench as hb
     >>> x = np.random.default_rng(0).normal(size=(50, 4))
-    >>> table = similarity({"a": x, "b": 2 * x})
+    >>> table = hb.similarity({"a": x, "b": 2 * x})
     >>> round(float(table["value"][0]), 6)
     1.0
     """
     given = dict(locals())
-    import pandas
-
     from histobench.roi.comparison import similarity as module
     from histobench.roi.result_options import SimilarityOptions
 
@@ -216,8 +216,8 @@ def similarity(
             features, groups=groups, errors=errors, k=options.k, measures=options.measures
         )
     else:
-        found = module.similarity_of_results(checked(Path, features, "features"), options)
-    return pandas.DataFrame([asdict(each) for each in found])
+        found = module.similarity_of_results(results_folder(features), options)
+    return pd.DataFrame([asdict(each) for each in found])
 
 
 def choose(
@@ -258,8 +258,8 @@ def choose(
     Returns
     -------
     Choice
-        `candidates`, `excluded`, `best` (those that may be the best on every tested dataset), `tested`,
-        `missing` and `paragraph`.
+        Prints itself as a table; `to_frame()` has a row per encoder. Also `candidates`, `excluded`, `best`
+        (those that may be the best on every tested dataset), `tested`, `missing` and `paragraph`.
 
     Examples
     --------
@@ -275,8 +275,7 @@ def choose(
     from histobench.roi.comparison.choice import choose as chosen
     from histobench.roi.result_options import ChooseOptions
 
-    folder = results.folder if isinstance(results, Benchmark) else checked(Path, results, "results")
-    return chosen(folder, from_values(ChooseOptions, given))
+    return chosen(results_folder(results), from_values(ChooseOptions, given))
 
 
 def _encoder_names(encoders: Any) -> list[str]:
@@ -409,7 +408,7 @@ def compare(
     from histobench.roi.result_options import CompareOptions
 
     options = from_values(CompareOptions, given)
-    folder = results.folder if isinstance(results, Benchmark) else checked(Path, results, "results")
+    folder = results_folder(results)
     if options.splits:
         tables, comparison = compare_results(folder, options)
     else:
@@ -480,28 +479,27 @@ class Benchmark:
             high and n (test images). `low` and `high` are the 95 % interval; they are missing where the test
             set does not allow one (`compare` says why).
         """
-        import pandas as pd
-
         from histobench.roi.comparison.tidy_rows import TABLE_COLUMNS, result_rows
 
         rows = [row for run in self.runs for row in result_rows(run)]
         frame = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
         return frame.astype({"value": float, "low": float, "high": float})
 
-    def compare(self, **options: Any) -> ComparisonTable:
+    def compare(self, metric: str = "balanced_accuracy", **options: Any) -> ComparisonTable:
         """Rank the encoders by one metric and test every pair.
 
         Parameters
         ----------
+        metric : str, default "balanced_accuracy"
+            Metric, such as accuracy, auroc or f1_score.
         **options
-            As in `histobench.compare`: metric, task, encoders, dataset, setting, preset, seed, splits, alpha,
-            rope.
+            As in `histobench.compare`: task, encoders, dataset, setting, preset, seed, splits, alpha, rope.
 
         Returns
         -------
         ComparisonTable
         """
-        return compare(self, **options)
+        return compare(self, metric=metric, **options)
 
     def ranking_shift(
         self,
@@ -534,8 +532,6 @@ class Benchmark:
             an interval that holds for all pairs of networks at once.
         """
         given = dict(locals())
-        import pandas as pd
-
         from histobench.roi.comparison.ranking_shift import ranking_shifts
         from histobench.roi.result_options import CompareOptions
 
@@ -570,8 +566,6 @@ class Benchmark:
             class, in the order of the classes. A column is named after its class, or "probability of label"
             if that name is taken (here by a class called "label").
         """
-        import pandas as pd
-
         from histobench.roi.task_catalogue import CLASS
 
         found = self.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
@@ -592,7 +586,7 @@ class Benchmark:
                 "predicted": [stored.classes[label] for label in stored.predicted],
             }
         )
-        names = _free_names(stored.classes, frame.columns)
+        names = [f"probability of {name}" if name in frame else name for name in stored.classes]
         return pd.concat([frame, pd.DataFrame(stored.probabilities, columns=names)], axis=1)
 
     def get_run(
@@ -619,25 +613,22 @@ class Benchmark:
         -------
         StoredRun
         """
+        from histobench.api.plots import one_encoder
         from histobench.roi.comparison.selection import having
         from histobench.roi.task_catalogue import main_task
 
-        if encoder is None and len(self.encoders) != 1:
-            raise HistobenchError(f"encoder: choose one of {', '.join(self.encoders)}")
-        encoder = self.encoders[0] if encoder is None else checked(str, encoder, "encoder")
+        encoder = one_encoder(self.encoders, encoder)
         fitting = having(self.runs, "encoder", encoder)
         task = checked(str, task, "task") if task else main_task(run.task for run in fitting)
         fitting = having(fitting, "task", task)
-        for what, wanted in (("dataset", dataset), ("preset", preset), ("setting", setting)):
+        chosen = {"dataset": dataset, "preset": preset, "setting": setting}
+        for what, wanted in chosen.items():
             fitting = having(fitting, what, wanted)
+        for what in chosen:
+            values = {run.setting if what == "setting" else getattr(run.identity, what) for run in fitting}
+            if len(values) > 1:
+                raise HistobenchError(f"{what}: choose one of {', '.join(sorted(values))}")
         if len(fitting) > 1:
-            for what, values in (
-                ("dataset", {run.identity.dataset for run in fitting}),
-                ("preset", {run.identity.preset for run in fitting}),
-                ("setting", {run.setting for run in fitting}),
-            ):
-                if len(values) > 1:
-                    raise HistobenchError(f"{what}: choose one of {', '.join(sorted(values))}")
             raise HistobenchError(f"{len(fitting)} runs of {encoder} fit; open the folder of one of them")
         return fitting[0]
 
@@ -723,69 +714,43 @@ class Benchmark:
 
     def _repr_html_(self) -> str:
         from histobench.roi.presets import target_metrics
-        from histobench.roi.task_catalogue import TARGETS
+        from histobench.roi.task_catalogue import CLASS
 
-        parts = [f"<p>{html.escape(repr(self))}</p>"]
+        main = {}
+        for run in self.runs:
+            about = run.identity
+            metric = (
+                "balanced_accuracy" if run.target == CLASS else target_metrics(run.target, about.preset)[0]
+            )
+            main[about.dataset, about.encoder, about.preset, run.task, run.setting] = metric
         table = self.to_frame()
-        main = {
-            (metric, preset)
-            for preset in table["preset"].unique()
-            for metric in ("balanced_accuracy", *(target_metrics(kind, preset)[0] for kind in TARGETS))
-        }
-        table = table[[pair in main for pair in zip(table["metric"], table["preset"], strict=True)]]
+        runs = table[["dataset", "encoder", "preset", "task", "setting"]].values.tolist()
+        table = table[table["metric"] == [main[tuple(run)] for run in runs]].copy()
+        table["cell"] = [_cell(*row) for row in table[["value", "low", "high"]].values]
+        table["task"] = (table["task"] + " " + table["setting"]).str.strip()
+        parts = [f"<p>{html.escape(repr(self))}</p>"]
         for (dataset, preset), rows in table.groupby(["dataset", "preset"], sort=False):
-            task = rows["task"] + rows["setting"].map(lambda text: f" {text}" if text else "")
-            cells = rows.assign(
-                task=task, cell=[_cell(*row) for row in rows[["value", "low", "high"]].values]
-            )
-            wide = cells.drop_duplicates(["encoder", "task"], keep="last").pivot(
-                index="encoder", columns="task", values="cell"
-            )
-            wide = wide.reindex(index=rows["encoder"].unique(), columns=task.unique()).fillna("")
-            wide = wide.rename_axis(index="encoder", columns=None).reset_index()
+            wide = rows.pivot_table("cell", "encoder", "task", aggfunc="last", sort=False).fillna("")
             metrics = ", ".join(rows["metric"].unique()).replace("_", " ")
             heading = f"{dataset}: {metrics} [95 % interval], preset {preset}"
-            parts.append(f"<p>{html.escape(heading)}</p>{wide.to_html(index=False)}")
+            parts.append(f"<p>{html.escape(heading)}</p>{wide.to_html()}")
         return "".join(parts)
 
 
 def _counted(names: Sequence[str], what: str) -> str:
-    """How many there are and what they are called.
-
-    >>> _counted(("uni_v1", "resnet50"), "encoder")
-    '2 encoders (uni_v1, resnet50)'
-    """
-    return f"{len(names)} {what}{'s' * (len(names) != 1)}" + (f" ({', '.join(names)})" if names else "")
+    """How many there are and what they are called."""
+    return count_of(len(names), what) + (f" ({', '.join(names)})" if names else "")
 
 
 def _cell(value: float, low: float, high: float) -> str:
-    """A value with its interval, where it has one."""
     return f"{value:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low == low and high == high else "")
-
-
-def _free_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """A column name for each class: its own, or `probability of ...` where a column is called so already.
-
-    >>> _free_names(["label", "tumour"], ["image", "label"])
-    ['probability of label', 'tumour']
-    """
-    used = {*taken, *wanted}
-    found: list[str] = []
-    for place, name in enumerate(wanted):
-        free = name not in taken and name not in wanted[:place]
-        while not free:
-            name = f"probability of {name}"
-            free = name not in used
-        used.add(name)
-        found.append(name)
-    return found
 
 
 @dataclass(frozen=True, repr=False)
 class ComparisonTable:
     """A comparison of encoders; `compare` returns one.
 
-    It prints itself as tables of text, and as two tables in a notebook.
+    It prints itself as tables of text.
 
     Attributes
     ----------
@@ -822,8 +787,6 @@ class ComparisonTable:
             excludes 0. `p (Holm)` is for papers that ask for it and decides nothing. Over repeated folds
             there are no (max-t) columns to fill, and `p (Holm)` decides.
         """
-        import pandas as pd
-
         rows: list[tuple[Any, ...]] = []
         for table in self._tables:
             for pair in table.pairs:
@@ -850,8 +813,6 @@ class ComparisonTable:
         pandas.DataFrame
             One row per dataset and encoder: dataset, encoder, rank, value, low, high.
         """
-        import pandas as pd
-
         rows = [
             (table.dataset, entry.name, entry.rank, entry.value, entry.interval.low, entry.interval.high)
             for table in self._tables
@@ -861,7 +822,9 @@ class ComparisonTable:
             for table in self.over_splits
             for rank, entry in enumerate(table.entries, 1)
         ]
-        return pd.DataFrame(rows, columns=["dataset", "encoder", "rank", "value", "low", "high"])
+        numbers = ("value", "low", "high")
+        frame = pd.DataFrame(rows, columns=["dataset", "encoder", "rank", *numbers])
+        return frame.astype(dict.fromkeys(numbers, float))
 
     @property
     def _tables(self) -> tuple[DatasetTable, ...]:
@@ -879,7 +842,6 @@ class ComparisonTable:
     def _repr_html_(self) -> str:
         shown = self.comparison or self.over_splits[0]
         heading = f"{shown.metric}, {shown.task} {shown.setting}".strip()
-        tables = (
-            frame.to_html(index=False, float_format="%.4f") for frame in (self.ranked(), self.to_frame())
-        )
+        frames = (self.ranked(), self.to_frame())
+        tables = [frame.to_html(index=False, float_format="%.4f") for frame in frames]
         return f"<p>{html.escape(heading)}</p>{''.join(tables)}"

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from histobench.core.records import checked, from_values
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from histobench.api.benchmark import Benchmark
 
 
 def doctor(
@@ -38,8 +40,6 @@ def doctor(
     >>> set(hb.doctor()["verdict"]) <= {"PASS", "WARN", "FAIL"}
     True
     """
-    import pandas as pd
-
     from histobench.mint.agent_checkup import check_mint
     from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoders, check_machine
 
@@ -51,7 +51,7 @@ def doctor(
 
 
 def power(
-    results: str | Path,
+    results: Benchmark | str | Path,
     *,
     metric: str = "balanced_accuracy",
     delta: float = 0.02,
@@ -72,8 +72,8 @@ def power(
 
     Parameters
     ----------
-    results : str or Path
-        A results folder.
+    results : Benchmark, str or Path
+        A benchmark or its folder.
     metric : str, default "balanced_accuracy"
         Metric, such as accuracy, auroc or f1_score.
     delta : float, default 0.02
@@ -115,23 +115,22 @@ def power(
     60
     """
     given = dict(locals())
-    import pandas as pd
-
+    from histobench.api.benchmark import results_folder
     from histobench.roi.comparison.power_of_runs import power_of_results
     from histobench.roi.result_options import PowerOptions
 
-    found = power_of_results(checked(Path, results, "results"), from_values(PowerOptions, given))
+    found = power_of_results(results_folder(results), from_values(PowerOptions, given))
     rows = [{**asdict(each), **asdict(each.estimate)} for each in found]
     return pd.DataFrame(rows).drop(columns="estimate")
 
 
-def verify(results: str | Path) -> pd.DataFrame:
+def verify(results: Benchmark | str | Path) -> pd.DataFrame:
     """Compare stored results with published ones, as `histobench verify` does.
 
     Parameters
     ----------
-    results : str or Path
-        A results folder.
+    results : Benchmark, str or Path
+        A benchmark or its folder.
 
     Returns
     -------
@@ -148,22 +147,20 @@ def verify(results: str | Path) -> pd.DataFrame:
     >>> len(hb.verify(folder))
     0
     """
-    import pandas as pd
-
+    from histobench.api.benchmark import results_folder
     from histobench.roi.published.verify import verify as verified
 
-    columns = ["dataset", "encoder", "task", "setting", "metric", "published", "ours", "low", "high"]
+    columns = ["dataset", "encoder", "task", "setting", "metric"]
     rows = [
-        (
-            *(getattr(each.published, name) for name in columns[:5]),
-            each.published.value,
-            each.ours.value,
-            each.ours.low,
-            each.ours.high,
-            each.difference,
-            each.verdict,
-            each.because,
-        )
-        for each in verified(checked(Path, results, "results"))
+        {
+            **{name: getattr(each.published, name) for name in columns},
+            "published": each.published.value,
+            "ours": each.ours.value,
+            "low": each.ours.low,
+            "high": each.ours.high,
+            **{name: getattr(each, name) for name in ("difference", "verdict", "because")},
+        }
+        for each in verified(results_folder(results))
     ]
-    return pd.DataFrame(rows, columns=[*columns, "difference", "verdict", "because"])
+    numbers = ["published", "ours", "low", "high", "difference"]
+    return pd.DataFrame(rows, columns=[*columns, *numbers, "verdict", "because"])

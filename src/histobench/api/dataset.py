@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,17 +12,14 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from histobench.core.errors import HistobenchError
 from histobench.core.files import check_writable
 from histobench.core.records import checked, from_values
 from histobench.core.renamed import Renamed, renamed_parameters
 
-#: Problems of a DataFrame that are spelled out.
-_SHOWN = 3
-
 if TYPE_CHECKING:
-    import pandas as pd
-
     from histobench.roi.data.check import Findings
     from histobench.roi.data.roi_dataset import Reading, RoiDataset
 
@@ -81,16 +77,25 @@ class Dataset:
         Returns
         -------
         pandas.DataFrame
-            image (path), label (class id), class (name), split, group (patient or slide).
+            image (path), label (class id), class (name), split, group (patient or slide); sites such as
+            hospital and scanner, and the columns of another target than a class, where there are any.
         """
-        import pandas as pd
-
+        target = self._roi.target
+        names = target.names if target is not None and target.width else ()
         rows = [
-            (str(image.path), image.label, self.classes[image.label], split, image.group)
+            {
+                "image": str(image.path),
+                "label": image.label,
+                "class": self.classes[image.label],
+                "split": split,
+                "group": image.group,
+                **dict(image.sites),
+                **dict(zip(names, image.target, strict=True)),
+            }
             for split, images in self._roi.splits.items()
             for image in images
         ]
-        return pd.DataFrame(rows, columns=["image", "label", "class", "split", "group"])
+        return pd.DataFrame(rows)
 
     def check(self, *, workers: int | None = None) -> Findings:
         """Check every image and the splits before measuring.
@@ -120,16 +125,9 @@ class Dataset:
         )
 
     def _repr_html_(self) -> str:
-        splits = list(self._roi.splits)
-        counts = {split: Counter(image.label for image in self._roi.splits[split]) for split in splits}
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in ("class", *splits))
-        rows = "".join(
-            f"<tr><td>{html.escape(name)}</td>"
-            + "".join(f"<td style='text-align:right'>{counts[split][label]:,}</td>" for split in splits)
-            + "</tr>"
-            for label, name in enumerate(self.classes)
-        )
-        return f"<p>{html.escape(repr(self))}</p><table><tr>{head}</tr>{rows}</table>"
+        frame = self.to_frame()
+        counts = pd.crosstab(frame["class"], frame["split"])[list(self._roi.splits)]
+        return f"<p>{html.escape(repr(self))}</p>{counts.loc[list(dict.fromkeys(frame['class']))].to_html()}"
 
 
 @renamed_parameters(source="data")
@@ -215,9 +213,7 @@ def load_dataset(
     from histobench.roi.options import LoadOptions
 
     given["split"] = fractions_text(split)
-    for columns in ("site_columns", "target_columns"):
-        if given[columns] is None or given[columns] == []:
-            given[columns] = ()
+    given |= {name: None for name in ("site_columns", "target_columns") if given[name] == []}
     for path in ("classes", "root"):
         if given[path] is not None:
             given[path] = str(checked(Path, given[path], path).absolute())
@@ -240,7 +236,7 @@ def load_dataset(
         try:
             reading = read_frame(data, replace(DatasetSource.asked("", options), name=noted["name"]))
             if reading.problems:
-                raise HistobenchError(listing(reading.problems, shown=_SHOWN))
+                raise HistobenchError(listing(reading.problems, shown=3))
         except HistobenchError as error:
             raise type(error)(f"data: {error}") from None
     codes = reading.dataset.target.codes if reading.dataset.target else ()
@@ -293,8 +289,7 @@ def read_for(function: Callable[..., Any], parameter: str) -> Iterator[None]:
         if not named:
             raise
         call = f"load_dataset(..., {', '.join(f'{name}=...' for name in dict.fromkeys(named))})"
-        advice = f"{error}. In {function.__name__}, pass {call} as `{parameter}`"
-        raise type(error)(advice) from error
+        raise type(error)(f"{error}. In {function.__name__}, pass {call} as `{parameter}`") from error
 
 
 def demo_dataset(
@@ -345,8 +340,7 @@ def demo_dataset(
 
     place = check_writable(checked(Path, folder, "folder"), "folder")
     if masks:
-        drawn = draw_mask_tiles(place, seed=checked(int, seed, "seed", least=0))
-        return load_dataset(drawn, target="mask")
+        return load_dataset(draw_mask_tiles(place, seed=checked(int, seed, "seed", least=0)), target="mask")
     table = write_demo_dataset(
         place,
         name=checked(str, name, "name"),

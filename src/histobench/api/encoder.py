@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from histobench.api.validation import as_array
 from histobench.core.errors import HistobenchError, InvalidParameterError, error_text
 from histobench.core.records import checked
-from histobench.core.text import html_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -90,13 +88,15 @@ class Encoder:
         import torch
 
         size = checked(int, batch_size, "batch_size", least=1)
-        pictures = map(_picture, itertools.count(), _listed(images))
-        rows: list[NDArray[np.float32]] = []
+        transform: Any = self.module.eval_transforms
+        pictures = (
+            torch.as_tensor(np.asarray(transform(_picture(place, image))), dtype=torch.float32)
+            for place, image in enumerate(_listed(images))
+        )
+        rows = [np.zeros((0, self.dim), dtype=np.float32)]
         with torch.inference_mode():
-            for batch in _batches(map(self._prepared, pictures), size):
+            while batch := list(itertools.islice(pictures, size)):
                 rows.append(self._features(batch))
-        if not rows:
-            return np.zeros((0, self.dim), dtype=np.float32)
         return np.concatenate(rows)
 
     def _features(self, batch: list[Any]) -> NDArray[np.float32]:
@@ -116,17 +116,8 @@ class Encoder:
             )
         return features
 
-    def _prepared(self, picture: Image) -> Any:
-        import torch
-
-        transform: Any = self.module.eval_transforms
-        return torch.as_tensor(np.asarray(transform(picture)), dtype=torch.float32)
-
     def __repr__(self) -> str:
         return f"Encoder {self.name!r}: {self.dim} dimensions, on {self.device}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>"
 
 
 def create_encoder(
@@ -180,14 +171,12 @@ def create_encoder(
         where = resolve_device(device_text(device))
         side = None if size is None else checked(int, size, "size", least=1)
         named = None if label is None else checked(str, label, "label")
-        wrapped = wrap_object(name, name=named, transform=transform, size=side)
-        return Encoder(wrapped.to(where).float(), where)
+        return Encoder(wrap_object(name, name=named, transform=transform, size=side).to(where).float(), where)
     if transform is not None or label is not None:
         raise InvalidParameterError("transform, label: only for a torch.nn.Module or a callable")
     size, place = encoder_settings(checked(str, name, "name"), size, weights)
     where = resolve_device(device_text(device))
-    module = create(name, resize_size=size, weights=place)
-    return Encoder(module.to(where).float().eval(), where)
+    return Encoder(create(name, resize_size=size, weights=place).to(where).float().eval(), where)
 
 
 def device_text(device: Any) -> str | None:
@@ -220,30 +209,42 @@ def encoder_settings(
 class Encoders(list["EncoderSpec"]):
     """A list of encoder specifications that is shown as a table; so are slices of it."""
 
-    @overload
-    def __getitem__(self, place: SupportsIndex) -> EncoderSpec: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Encoders: ...
-
-    def __getitem__(self, place: SupportsIndex | slice) -> EncoderSpec | Encoders:
-        return (
-            Encoders(super().__getitem__(place)) if isinstance(place, slice) else super().__getitem__(place)
-        )
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return Encoders(found) if isinstance(place, slice) else found
 
     def __repr__(self) -> str:
         width = max((len(spec.name) for spec in self), default=0)
-        return "\n".join(f"{spec.name:{width}}  {', '.join(_facts(spec))}" for spec in self)
+        return "\n".join(
+            f"{spec.name:{width}}  {spec.dim} numbers, "
+            f"{'zero-shot' if spec.supports_zero_shot else 'no text'}, "
+            f"{'on request' if spec.source.gated else 'open'}, {spec.license}"
+            for spec in self
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per encoder: name, title, dim, zero_shot, open, license, params.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        rows = [
+            {
+                "name": spec.name,
+                "title": spec.title,
+                "dim": spec.dim,
+                "zero_shot": spec.supports_zero_shot,
+                "open": not spec.source.gated,
+                "license": spec.license,
+                "params": spec.cost.params if spec.cost else None,
+            }
+            for spec in self
+        ]
+        return pd.DataFrame(rows).astype({"params": "Int64"}) if rows else pd.DataFrame()
 
     def _repr_html_(self) -> str:
-        header = ("name", "encoder", "features", "text", "access", "license")
-        return html_table(header, ((spec.name, spec.title, *_facts(spec)) for spec in self))
-
-
-def _facts(spec: EncoderSpec) -> tuple[str, str, str, str]:
-    """Length of a feature, whether it reads text, how it is had, and under which license."""
-    text = "zero-shot" if spec.supports_zero_shot else "no text"
-    return f"{spec.dim} numbers", text, "on request" if spec.source.gated else "open", spec.license
+        return self.to_frame().to_html(index=False)
 
 
 def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) -> Encoders:
@@ -259,8 +260,8 @@ def list_encoders(*, zero_shot: bool | None = None, open: bool | None = None) ->
     Returns
     -------
     list of EncoderSpec
-        One short line per encoder when printed. A specification has `name`, `title`, `dim`, `license`,
-        `supports_zero_shot`, `source` and more.
+        One short line per encoder when printed; `to_frame()` gives a table. A specification has `name`,
+        `title`, `dim`, `license`, `supports_zero_shot`, `source` and more.
 
     Examples
     --------
@@ -285,34 +286,23 @@ _KINDS = "PIL images, arrays of shape [height, width, 3], or paths"
 
 
 def _listed(images: Any) -> Iterable[Any]:
-    """The images one by one."""
     if isinstance(images, str | os.PathLike) or _is_picture(images):
-        images = [images]
-    elif hasattr(images, "columns"):
+        return [images]
+    if hasattr(images, "columns"):
         raise InvalidParameterError("images: this is a table; give its column of paths")
-    elif hasattr(images, "__array__"):
-        images = _rows(as_array(images, "images"))
-    elif isinstance(images, bytes | Mapping) or not hasattr(images, "__iter__"):
+    if hasattr(images, "__array__"):
+        array = as_array(images, "images")
+        return [array] if array.ndim in (2, 3) else list(array)
+    if isinstance(images, bytes | Mapping) or not hasattr(images, "__iter__"):
         raise InvalidParameterError(f"images: expected {_KINDS}, found {type(images).__name__}")
     return cast("Iterable[Any]", images)
-
-
-def _rows(array: NDArray[Any]) -> list[Any]:
-    """The images of an array: one, several of one shape, or a column of paths."""
-    if array.ndim == 4:
-        return list(array)
-    if array.ndim in (2, 3) and array.dtype.kind != "O":
-        return [array]
-    if array.ndim == 1 and array.dtype.kind in "OUT":
-        return array.tolist()
-    raise InvalidParameterError(f"images: expected {_KINDS}, found {array.dtype} {array.shape}")
 
 
 def _picture(position: int, image: Any) -> Image:
     """An image of the list in RGB, by the rules for files."""
     from histobench.roi.data.image import array_rgb, open_rgb, picture_rgb
 
-    with _position(position):
+    try:
         if isinstance(image, str | os.PathLike):
             return open_rgb(checked(Path, image, "path"))
         if _is_picture(image):
@@ -320,26 +310,9 @@ def _picture(position: int, image: Any) -> Image:
         if hasattr(image, "__array__"):
             return array_rgb(as_array(image, "array"))
         raise HistobenchError(f"expected {_KINDS}, found {type(image).__name__}")
-
-
-@contextmanager
-def _position(position: int) -> Iterator[None]:
-    try:
-        yield
     except (HistobenchError, OSError) as error:
         raise InvalidParameterError(f"images[{position}]: {error_text(error)}") from error
 
 
 def _is_picture(image: Any) -> bool:
     return hasattr(image, "convert") and hasattr(image, "mode") and not isinstance(image, type)
-
-
-def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -8,23 +8,22 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.files import check_writable
-from histobench.core.records import checked, from_values, unknown_key
+from histobench.core.records import check_keys, checked, from_values
 from histobench.core.renamed import Renamed
-from histobench.core.text import html_table
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from histobench.api.benchmark import Benchmark
     from histobench.api.dataset import Dataset
     from histobench.api.encoder import Encoder
@@ -66,14 +65,12 @@ class Features:
     @property
     def X(self) -> NDArray[np.float32]:  # noqa: N802
         """Feature vectors [n, d]."""
-        array: NDArray[np.float32] = self.features.embeddings.numpy()
-        return array
+        return np.asarray(self.features.embeddings)
 
     @property
     def y(self) -> NDArray[np.int64]:
         """Class ids [n]."""
-        array: NDArray[np.int64] = self.features.labels.numpy()
-        return array
+        return np.asarray(self.features.labels)
 
     @property
     def groups(self) -> NDArray[Any] | None:
@@ -100,29 +97,21 @@ class Features:
         pandas.DataFrame
             image, label, class, group, the site columns (such as scanner), then x0, x1, ...: the features.
         """
-        import pandas as pd
-
         names = dict(enumerate(self.classes))
-        about = {
+        about: dict[str, Any] = {
             "image": self.names,
             "label": self.y,
             "class": [names.get(label, str(label)) for label in self.y.tolist()],
             "group": [None] * len(self) if self.features.groups is None else list(self.features.groups),
             **{column: list(values) for column, values in self.features.sites.items()},
-            **self._typed(),
         }
+        target, places = self.features.target, self.features.places
+        if places is not None:
+            about |= places.known
+        if target is not None:
+            about |= dict(zip(target.names, target.values.T, strict=True))
         numbers = pd.DataFrame(self.X, columns=[f"x{place}" for place in range(self.X.shape[1])])
         return pd.concat([pd.DataFrame(about), numbers], axis=1)
-
-    def _typed(self) -> dict[str, Any]:
-        """Columns of the target and of coordinates."""
-        target, places = self.features.target, self.features.places
-        found: dict[str, Any] = {}
-        if places is not None:
-            found |= {"x": places.coords[:, 0], "y": places.coords[:, 1], "slide": list(places.slides)}
-        if target is not None:
-            found |= dict(zip(target.names, target.values.T, strict=True))
-        return found
 
     def __len__(self) -> int:
         return len(self.features)
@@ -189,8 +178,6 @@ class FeatureSplits:
             split, image, label, class, group, the site columns (such as scanner), then x0, x1, ...: the
             features.
         """
-        import pandas as pd
-
         parts = [part.to_frame().assign(split=split) for split, part in self.sets.items()]
         whole = pd.concat(parts, ignore_index=True)
         return whole[["split", *whole.columns.drop("split")]]
@@ -239,14 +226,6 @@ class FeatureSplits:
         parts = ", ".join(f"{split} {len(part):,}" for split, part in self.sets.items())
         width = next((f" x {part.X.shape[1]} dimensions" for part in self.sets.values()), "")
         return f"FeatureSplits: {parts} images{width}"
-
-    def _repr_html_(self) -> str:
-        def cells(split: str, part: Features) -> tuple[str, ...]:
-            groups = "" if part.groups is None else f"{len(np.unique(part.groups)):,}"
-            return split, f"{len(part):,}", str(part.X.shape[1]), str(len(np.unique(part.y))), groups
-
-        header = ("split", "images", "dimensions", "classes", "groups")
-        return html_table(header, (cells(split, part) for split, part in self.sets.items()))
 
 
 def extract(
@@ -392,8 +371,8 @@ TASKS = ("Linear-Probe", "KNN", "Proto")
 
 
 def evaluate(
-    train: Features | ArrayLike,
-    test: Features | ArrayLike,
+    train: FeatureSplits | Features | ArrayLike,
+    test: Features | ArrayLike | None = None,
     train_labels: ArrayLike | None = None,
     test_labels: ArrayLike | None = None,
     *,
@@ -417,7 +396,8 @@ def evaluate(
     Parameters
     ----------
     train, test : Features or array [n, d]
-        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists); all alike.
+        Splits of `extract`, or numbers without NaN (arrays, DataFrames, tensors, lists); all alike. What
+        `extract` returned may be given whole, as `train` alone.
     train_labels, test_labels : array [n], optional
         Labels of arrays: integers or strings. Classes are numbered in sorted order.
     val : Features or (array [n, d], array [n]) or (array [n, d], array [n], array [n]), optional
@@ -465,14 +445,17 @@ def evaluate(
     from histobench.roi.comparison.tidy_rows import write_whole_table
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.evaluation_run import evaluate as evaluate_features
-    from histobench.roi.options import IMAGE_KEYS, Options, TargetOptions
+    from histobench.roi.options import Options, TargetOptions, feature_options
     from histobench.roi.presets import get_preset
     from histobench.roi.task_catalogue import CLASS, ROBUSTNESS, TARGETS, canonical_task
 
-    for name in options:
-        if name in IMAGE_KEYS:
-            raise unknown_key(name, (), "")
-    task_options = from_values(Options, options, only=True)
+    parameters = [*signature(evaluate).parameters][:-1]  # without `options` itself
+    check_keys(options, [*(each.name for each in feature_options()), *parameters])
+    task_options = from_values(Options, options)
+    if isinstance(train, FeatureSplits):
+        val = train.sets.get("val") if val is None else val
+        test = train.test if test is None else test
+        train = train.train
     kind = TargetOptions(target=target).target
     arrays = [
         Given("train", _split(train, "train"), train_labels, train_groups),
@@ -486,21 +469,17 @@ def evaluate(
     asked = tuple(map(canonical_task, chosen))
     get_preset(preset)
     seed = checked(int, seed, "seed", least=0)
-    names = {
-        "dataset": None if dataset is None else checked(str, dataset, "dataset"),
-        "encoder": None if encoder is None else checked(str, encoder, "encoder"),
-    }
-    folder = None if results is None else check_writable(checked(Path, results, "results"), "results")
-    if folder is None and ROBUSTNESS in asked:
+    for name, value in (("dataset", dataset), ("encoder", encoder)):
+        if value is not None:
+            checked(str, value, name)
+    keeper = TemporaryResults() if results is None else None
+    folder = keeper.folder if keeper else check_writable(checked(Path, results, "results"), "results")
+    if keeper is not None and ROBUSTNESS in asked:
         raise InvalidParameterError(
             f"results: {ROBUSTNESS} writes its measures to files; name a folder for them"
         )
-    called = {key: name or _CALLED[key] for key, name in names.items()}
+    called = {"dataset": dataset or "data", "encoder": encoder or "encoder"}
     sets, classes = checked_parts(arrays, kind, called)
-    keeper = None
-    if folder is None:
-        keeper = TemporaryResults()
-        folder = keeper.folder
     done = evaluate_features(
         EvaluationRequest(
             tasks=asked,
@@ -509,8 +488,8 @@ def evaluate(
             val=sets.get("val"),
             results_dir=folder,
             classes=classes,
-            dataset=names["dataset"],
-            encoder=names["encoder"],
+            dataset=dataset,
+            encoder=encoder,
             preset=preset,
             seed=seed,
             options=task_options,
@@ -528,17 +507,10 @@ def evaluate(
     return replace(open_results(folder), skipped=done.skipped, _keeper=keeper)
 
 
-#: What arrays are called in tables.
-_CALLED = {"dataset": "data", "encoder": "encoder"}
-
-
 def _split(given: Any, name: str) -> Any:
     """The features behind what `extract` gave for a split; arrays as they are."""
     if isinstance(given, FeatureSplits):
-        raise InvalidParameterError(
-            f"{name}: these are all splits ({', '.join(given)}); give one of them, such as "
-            f"features.{name if name in given else next(iter(given), 'train')}"
-        )
+        given = given[name]
     return given.features if isinstance(given, Features) else given
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.data.image import open_rgb
-from histobench.roi.data.image_ref import locate
+from histobench.report.thumbnails import thumbnail
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -44,25 +43,23 @@ class Mistakes:
     @classmethod
     def of(cls, run: StoredRun, source: DatasetSource | None) -> Mistakes:
         """The wrong predictions of a run; `source` says where its images are, if that is known."""
-        import pandas as pd
-
         if run.target != CLASS:
             raise HistobenchError(f"mistakes are of classes; the target of this run is {run.target}")
         stored = run.predictions
         wrong = np.flatnonzero(stored.predicted != stored.labels)
         chosen, true = (stored.probabilities[wrong, of[wrong]] for of in (stored.predicted, stored.labels))
-        wrong = wrong[np.argsort(true - chosen, kind="stable")]
         paths = {} if source is None else _paths(source)
         frame = pd.DataFrame(
             {
                 "image": [stored.img_names[row] for row in wrong],
                 "label": [stored.classes[stored.labels[row]] for row in wrong],
                 "predicted": [stored.classes[stored.predicted[row]] for row in wrong],
-                "excess": np.sort(chosen - true)[::-1],
+                "excess": chosen - true,
                 "group": [stored.groups[row] if stored.groups is not None else None for row in wrong],
                 "path": [paths.get(stored.img_names[row]) for row in wrong],
             }
         )
+        frame = frame.sort_values("excess", ascending=False, kind="stable", ignore_index=True)
         return cls(frame, len(stored))
 
     def to_frame(self) -> pd.DataFrame:
@@ -85,7 +82,9 @@ class Mistakes:
         cells = []
         for row in self.frame.head(_SHOWN).itertuples():
             words = html.escape(f"{row.label} → {row.predicted} ({row.excess:+.2f})")
-            picture = "" if row.path is None else _picture(Path(str(row.path)))
+            content = row.path and thumbnail(Path(str(row.path)), {}, side=_SIDE, square=False)
+            data = base64.b64encode(content).decode() if content else ""
+            picture = f"<img src='data:image/webp;base64,{data}'>" if data else ""
             cells.append(
                 f"<figure style='display:inline-block;margin:4px;width:{_SIDE + 40}px;font-size:11px'>"
                 f"{picture}<figcaption>{words}<br>{html.escape(str(row.image))}</figcaption></figure>"
@@ -100,14 +99,3 @@ def _paths(source: DatasetSource) -> dict[str, Path]:
     except HistobenchError:
         return {}
     return {image.name: image.path for images in splits.values() for image in images}
-
-
-def _picture(path: Path) -> str:
-    try:
-        image = open_rgb(locate(path).read(), name=str(path))
-    except (OSError, HistobenchError):
-        return ""
-    image.thumbnail((_SIDE, _SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return f"<img src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError, InvalidParameterError, did_you_mean
+from histobench.core.errors import HistobenchError, InvalidParameterError, did_you_mean, needing
 from histobench.core.records import checked
 from histobench.core.renamed import renamed_parameters
+from histobench.roi.metrics.metric_catalogue import chance_level
 from histobench.roi.presets import target_metrics
 from histobench.roi.task_catalogue import CLASS, FEW_SHOT
 
@@ -22,13 +23,11 @@ class Plots:
     def __init__(self, bench: Any) -> None:
         self._bench = bench  # a Benchmark, whose file imports this one
 
-    def __call__(self, figure: str = "overview", *, metric: str = "balanced_accuracy") -> Any:
+    def __call__(self, *, metric: str = "balanced_accuracy") -> Any:
         """Draw the overview: one leaderboard per dataset and task.
 
         Parameters
         ----------
-        figure : str, default "overview"
-            Only the overview is drawn by name; the others are methods, such as `plot.leaderboard()`.
         metric : str, default "balanced_accuracy"
             The metric; runs of targets that are not classes have their own.
 
@@ -36,12 +35,6 @@ class Plots:
         -------
         matplotlib.figure.Figure
         """
-        if figure != "overview":
-            known = [name for name, value in vars(Plots).items() if callable(value) and name[0] != "_"]
-            raise HistobenchError(
-                f"plot() draws the overview, not {figure!r}; the other figures are methods: "
-                f"{', '.join(f'plot.{name}()' for name in known)}"
-            )
         runs = {}
         # Of several settings the last is drawn, with the most shots.
         for run in sorted(self._bench.runs, key=lambda run: [*map(int, re.findall(r"\d+", run.setting))]):
@@ -95,13 +88,19 @@ class Plots:
         axes = _axes(ax)
         shown = ranked.dropna(subset=["value"]).iloc[::-1]
         places = np.arange(len(shown))
-        for low, high, place in zip(shown["low"], shown["high"], places, strict=True):
-            if low is not None and high is not None:
-                axes.plot([low, high], [place, place], color="0.6", linewidth=2, zorder=1)
+        axes.hlines(places, shown["low"], shown["high"], color="0.6", linewidth=2, zorder=1)
         axes.scatter(shown["value"], places, zorder=2)
         axes.set_yticks(places, shown["encoder"])
         axes.set_xlabel(metric.replace("_", " "))
-        axes.set_title(str(shown["dataset"].iloc[0]) if len(shown) else "")
+        title = str(shown["dataset"].iloc[0]) if len(shown) else ""
+        axes.set_title(title)
+        for run in self._bench.runs:
+            if run.target == CLASS and run.identity.dataset == title:
+                way = re.match(r"(\d+)way", setting or "")
+                classes = int(way[1]) if way else len(run.predictions.classes)
+                if _draw_chance(chance_level(metric, classes), axes.get_xlim(), axes.axvline):
+                    axes.set_xlabel(f"{axes.get_xlabel()} (dashed: chance)")
+                break
         return axes
 
     @renamed_parameters(normalise="normalize")
@@ -131,14 +130,17 @@ class Plots:
         -------
         matplotlib.axes.Axes
         """
+        from sklearn.metrics import confusion_matrix
+
         normalize = checked(bool, normalize, "normalize")
         found = self._bench.get_run(encoder, task, dataset=dataset, setting=setting, preset=preset)
         stored = found.predictions
-        count = len(stored.classes)
-        matrix = np.zeros((count, count))
-        np.add.at(matrix, (stored.labels, stored.predicted), 1)
-        if normalize:
-            matrix = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        matrix = confusion_matrix(
+            stored.labels,
+            stored.predicted,
+            labels=range(len(stored.classes)),
+            normalize="true" if normalize else None,
+        )
         axes = _axes(ax)
         axes.imshow(matrix, cmap="Blues", vmin=0)
         _write_cells(axes, matrix, stored.classes, dark=matrix.max() / 2, digits=2 if normalize else 0)
@@ -171,7 +173,7 @@ class Plots:
         matplotlib.axes.Axes
         """
         table = self._bench.to_frame()
-        table = table[table["task"] == FEW_SHOT]
+        table = table[table["task"] == FEW_SHOT].copy()
         if table.empty:
             raise HistobenchError(f"there are no few-shot results; run with tasks=[{FEW_SHOT!r}]")
         for column, wanted in (("dataset", dataset), ("preset", preset), ("metric", metric)):
@@ -183,13 +185,9 @@ class Plots:
             if wanted is None and len(known) > 1:
                 raise HistobenchError(f"{column}: choose one of {', '.join(known)}")
             table = table if wanted is None else table[table[column] == wanted]
-        twice = table[table.duplicated(["encoder", "setting"])]
-        if not twice.empty:
-            raise HistobenchError(
-                f"several runs of {twice['encoder'].iloc[0]}; open the folder of one of them"
-            )
-        parts = table["setting"].map(lambda text: tuple(map(int, re.findall(r"\d+", text))))
-        table = table.assign(way=[part[0] for part in parts], shot=[part[1] for part in parts])
+        if table.duplicated(["encoder", "setting"]).any():
+            raise HistobenchError("several runs of one encoder and setting; open the folder of one of them")
+        table[["way", "shot"]] = table["setting"].str.extract(r"(\d+)way_(\d+)shot").astype(int)
         table = table[table["way"] == table["way"].max()].sort_values("shot")
         axes = _axes(ax)
         for encoder, lines in table.groupby("encoder", sort=False):
@@ -199,18 +197,19 @@ class Plots:
         axes.set_xlabel("shots per class")
         axes.set_ylabel(metric.replace("_", " "))
         axes.set_title(f"{table['dataset'].iloc[0]}, {table['way'].iloc[0]} classes")
+        _draw_chance(chance_level(metric, int(table["way"].iloc[0])), axes.get_ylim(), axes.axhline)
         axes.legend()
         return axes
 
     def embedding(
-        self, encoder: str, *, dataset: str | None = None, split: str = "test", ax: Any = None
+        self, encoder: str | None = None, *, dataset: str | None = None, split: str = "test", ax: Any = None
     ) -> Any:
         """Draw the first two principal components of the features in the results folder.
 
         Parameters
         ----------
-        encoder : str
-            Whose features.
+        encoder : str, optional
+            Whose features (default: the only one).
         dataset : str, optional
             Needed where there are several.
         split : {"train", "val", "test"}, default "test"
@@ -228,8 +227,8 @@ class Plots:
         from histobench.roi.data.roi_dataset import SPLITS
         from histobench.roi.features.feature_file import load
 
-        runs = having(self._bench.runs, "encoder", checked(str, encoder, "encoder"))
-        having(runs, "dataset", dataset)
+        encoder = one_encoder(self._bench.encoders, encoder)
+        having(having(self._bench.runs, "encoder", encoder), "dataset", dataset)
         checked(str, split, "split", choices=SPLITS)
         found = [
             path
@@ -319,13 +318,26 @@ def _write_cells(
     axes.set_yticks(range(len(names)), names)
 
 
+def _draw_chance(level: float | None, limits: tuple[float, float], draw: Callable[..., Any]) -> bool:
+    """Draw a dashed line at chance, unless it would press the values together."""
+    near = level is not None and level >= limits[0] - (limits[1] - limits[0]) / 2
+    if near:
+        draw(level, color="0.6", linestyle="--", linewidth=1, zorder=0, label="chance")
+    return near
+
+
 def _axes(ax: Any) -> Any:
     if ax is not None:
         if not hasattr(ax, "plot"):
             raise InvalidParameterError(f"ax: expected matplotlib axes, found {type(ax).__name__}")
         return ax
-    try:
+    with needing("figures need matplotlib: pip install 'histobench[plot]'"):
         import matplotlib.pyplot as plt
-    except ImportError:
-        raise HistobenchError("figures need matplotlib: pip install 'histobench[plot]'") from None
     return plt.subplots(layout="constrained")[1]
+
+
+def one_encoder(encoders: Sequence[str], encoder: str | None) -> str:
+    """Return the encoder that was named, or the only one."""
+    if encoder is None and len(encoders) != 1:
+        raise HistobenchError(f"encoder: choose one of {', '.join(encoders)}")
+    return encoders[0] if encoder is None else checked(str, encoder, "encoder")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from histobench.core.progress import Progress
+
 log = logging.getLogger("histobench")
 
 
-class ProgressBar:
+class ProgressBar(Progress):
     """A tqdm bar that counts images; lines that matter go to the logger `histobench`."""
 
     def begin(self, what: str, total: int) -> None:
@@ -22,7 +24,6 @@ class ProgressBar:
         self._bar.update(count)
 
     def end(self) -> None:
-        """Close the bar."""
         self._bar.close()
 
     def say(self, text: str) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import html
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from histobench.api.features import Features, FeatureSplits, TemporaryResults
-from histobench.core.errors import HistobenchError, InvalidParameterError
+from histobench.core.errors import HistobenchError
 from histobench.core.files import check_writable
 from histobench.core.records import checked
 from histobench.core.renamed import Renamed, renamed_parameters
-from histobench.core.text import html_table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from histobench.roi.comparison.robustness_tables import RobustnessTable
     from histobench.roi.evaluation.robustness_task import RobustnessOptions
     from histobench.roi.features.feature_file import FeatureSet
@@ -59,8 +56,6 @@ class RobustnessTables:
             One row per number: dataset, column (the site column), encoder, measure, value, low, high (95 %
             interval over groups). More is better except for site_probe_auroc.
         """
-        import pandas as pd
-
         rows = [
             (table.dataset, table.column, pack.encoder, name, *(found.get(key) for key in _NUMBERS))
             for table in self.tables
@@ -81,14 +76,13 @@ class RobustnessTables:
         """
         from dataclasses import asdict
 
-        import pandas as pd
-
         rows = [
             {"dataset": table.dataset, "column": table.column, **asdict(pair)}
             for table in self.tables
             for pair in table.pairs
         ]
-        return pd.DataFrame(rows, columns=_DIFFERENCES)
+        names = ["dataset", "column", "measure", "first", "second", "difference"]
+        return pd.DataFrame(rows, columns=[*names, "low", "high", "p", "p_holm"])
 
     def __repr__(self) -> str:
         from histobench.roi.comparison.comparison_files import grid_text
@@ -101,22 +95,8 @@ class RobustnessTables:
         left = [f"left out: {what}: {reason}" for what, reason in self.skipped.items()]
         return "\n\n".join([*parts, *left])
 
-    def _repr_html_(self) -> str:
-        from histobench.roi.comparison.robustness_tables import robustness_grid
-
-        parts = [
-            f"<p>{html.escape(grid.title)}</p>{html_table(grid.header, grid.rows)}"
-            f"<p>{'<br>'.join(map(html.escape, grid.notes))}</p>"
-            for grid in map(robustness_grid, self.tables)
-        ]
-        parts += [f"<p>left out: {html.escape(f'{what}: {why}')}</p>" for what, why in self.skipped.items()]
-        return "".join(parts)
-
 
 _NUMBERS = ("value", "low", "high")
-_DIFFERENCES = [
-    *("dataset", "column", "measure", "first", "second", "difference", "low", "high", "p", "p_holm")
-]
 
 
 @renamed_parameters(seed="")
@@ -167,8 +147,7 @@ def robustness(
     from histobench.roi.robustness.pack import RobustnessResult
 
     options = RobustnessOptions(
-        k=None if k is None else checked(int, k, "k", least=1),
-        device=resolve_device(device),
+        k=None if k is None else checked(int, k, "k", least=1), device=resolve_device(device)
     )
     wanted = None if columns is None else checked(tuple[str, ...], columns, "columns")
     target = None if results is None else check_writable(checked(Path, results, "results"), "results")
@@ -179,15 +158,14 @@ def robustness(
     written = set()
     for name, whole in joined.items():
         for what, found, path in measured(name, whole, wanted, options, folder):
-            if isinstance(found, RobustnessResult):
-                if found.reason:
-                    left_out[what] = found.reason
-                else:
-                    written.add(path)
+            reason = found.reason if isinstance(found, RobustnessResult) else str(found)
+            if reason:
+                left_out[what] = reason
             else:
-                left_out[what] = str(found)
+                written.add(path)
     if not written:
-        raise HistobenchError("; ".join(f"{what}: {reason}" for what, reason in left_out.items()))
+        why = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
+        raise HistobenchError(why or "features: none are given")
     if target is not None:
         summarise(target)
     packs = [pack for pack in load_robustness(folder) if pack.path in written]
@@ -213,19 +191,15 @@ def measured(
 
     dataset, encoder, size = name
     identity = RunIdentity(
-        dataset=dataset,
-        encoder=encoder,
-        preset="uni",
-        fingerprint=fingerprint_of(features),
-        size=size,
+        dataset=dataset, encoder=encoder, preset="uni", fingerprint=fingerprint_of(features), size=size
     )
     place = folder / _file_name(dataset) / _file_name(encoder)
     for column, found in measure_columns(features, columns, options):
         what = ", ".join(filter(None, (f"{encoder} on {dataset}", column)))
-        if isinstance(found, RobustnessResult):
-            yield what, found, write_robustness(place, found, identity=identity)
-        else:
-            yield what, found, None
+        path = (
+            write_robustness(place, found, identity=identity) if isinstance(found, RobustnessResult) else None
+        )
+        yield what, found, path
 
 
 def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
@@ -233,25 +207,14 @@ def _given(features: Any) -> Iterable[tuple[str, FeatureSet]]:
     from histobench.roi.evaluation.robustness_task import feature_files
     from histobench.roi.features.feature_file import load
 
-    one = isinstance(features, FeatureSplits | Features | str | os.PathLike)
-    several = [features] if one else features
-    if not isinstance(several, list | tuple) or not several:
-        raise InvalidParameterError(
-            "features: expected what hb.extract returned, a feature file or a folder, or a list of these, "
-            f"found {type(features).__name__}"
-        )
-    for place, item in enumerate(several):
+    for place, item in enumerate(features if isinstance(features, list | tuple) else [features]):
         if isinstance(item, FeatureSplits):
             yield from ((f"features[{place}].{split}", part.features) for split, part in item.sets.items())
         elif isinstance(item, Features):
             yield f"features[{place}]", item.features
-        elif isinstance(item, str | os.PathLike):
+        else:
             for path in feature_files([checked(Path, item, f"features[{place}]")]):
                 yield str(path), load(path)
-        else:
-            raise InvalidParameterError(
-                f"features[{place}]: expected what hb.extract returned or a path, found {type(item).__name__}"
-            )
 
 
 def _file_name(name: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
-from histobench.cli.entry import Command, add_commands
+from rich.filesize import decimal
+
+from histobench.cli.entry import Command
 from histobench.cli.terminal import Busy, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
@@ -20,12 +21,7 @@ CACHE_COMMANDS = {
 }
 
 
-def cache_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of the group."""
-    add_commands(parser, CACHE_COMMANDS, list="ls")
-
-
-def cache_command(args: argparse.Namespace) -> int:
+def cache_command() -> None:
     """List, verify or remove cached features.
 
     The cache is in HISTOBENCH_CACHE, else in the platform's cache folder (on Linux
@@ -39,7 +35,6 @@ def cache_command(args: argparse.Namespace) -> int:
       histobench cache rm --older-than 30 --yes
       histobench cache verify
     """
-    return CACHE_COMMANDS[args.job].run(args)
 
 
 @record
@@ -62,7 +57,7 @@ def ls_command(args: NoFlags) -> int:
             "size": str(item.size or "-"),
             "precision": item.precision,
             "images": str(item.images),
-            "disk": _bytes(item.nbytes),
+            "disk": decimal(item.nbytes),
             "last used": time.strftime("%Y-%m-%d %H:%M", time.localtime(item.last_used)),
             "fingerprint": item.fingerprint[:12],
             "feature sets": ", ".join(item.sets) or "-",
@@ -70,14 +65,12 @@ def ls_command(args: NoFlags) -> int:
         for item in entries
     ]
     print_table(rows, drop=("feature sets", "precision"))
-    say(f"{root}: {_bytes(sum(item.nbytes for item in entries))}")
+    say(f"{root}: {decimal(sum(item.nbytes for item in entries))}")
     return 0
 
 
 @record
 class RmFlags:
-    """The flags of `cache rm`."""
-
     names: tuple[str, ...] = option(
         "encoder names, or the first characters of fingerprints", default=(), positional=True, metavar="NAME"
     )
@@ -93,7 +86,7 @@ def rm_command(args: RmFlags) -> int:
     from histobench.roi.features.cache.listing import cached_encoders, remove, select
 
     if not (args.names or args.all or args.older_than is not None):
-        raise HistobenchError("nothing to remove was named: give encoder names, --older-than DAYS, or --all")
+        raise HistobenchError("nothing is selected: give encoder names, --older-than DAYS, or --all")
     root = cache_dir()
     entries = cached_encoders(root)
     chosen = select(entries, args.names) if args.names else entries
@@ -105,24 +98,22 @@ def rm_command(args: RmFlags) -> int:
         return 0
     if not args.yes:
         for item in chosen:
-            say(f"  {item.encoder} ({item.images} images, {_bytes(item.nbytes)})")
+            say(f"  {item.encoder} ({item.images} images, {decimal(item.nbytes)})")
         if not sys.stdin.isatty():
             raise HistobenchError("add --yes to remove these")
         if input("remove these? [y/N] ").strip().lower() not in ("y", "yes"):
             say("nothing removed")
             return 0
-    say(f"removed {count_of(len(chosen), 'entry')}, {_bytes(remove(root, chosen))}")
+    say(f"removed {count_of(len(chosen), 'entry')}, {decimal(remove(root, chosen))}")
     return 0
 
 
 @record
-class VerifyFlags:
-    """The flags of `cache verify`."""
-
+class VerifyCacheFlags:
     remove: bool = option("remove damaged files", default=False)
 
 
-def verify_command(args: VerifyFlags) -> int:
+def verify_command(args: VerifyCacheFlags) -> int:
     """Compare every cached file with its checksum."""
     from histobench.roi.features.cache.listing import cached_encoders, damaged_shards
 
@@ -140,12 +131,3 @@ def verify_command(args: VerifyFlags) -> int:
     images = sum(item.images for item in entries)
     say(f"{count_of(images, 'image')} of {count_of(len(entries), 'encoder')} verified")
     return 0
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

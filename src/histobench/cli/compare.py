@@ -43,13 +43,7 @@ _WIDEST_MATRIX = 8
 
 @record
 class CompareFlags(ReadsResults, CompareOptions):
-    """The flags of `compare`."""
-
-    out: str | None = out_option(
-        "folder for the files",
-        default_text="RESULTS/comparison",
-        group=FILES,
-    )
+    out: str | None = out_option("folder for the files", default_text="RESULTS/comparison", group=FILES)
     verbose: bool = verbose_option("print all tables: pairs, wins, chances, every note", group=FILES)
 
 
@@ -73,6 +67,7 @@ def compare_command(args: CompareFlags) -> int:
     from histobench.roi.comparison.grids import grids
     from histobench.roi.comparison.splits_compared import compare_results, split_grid, write_split_tables
     from histobench.roi.options import LEAVE_ONE_GROUP_OUT
+    from histobench.roi.results.layout import SPLITS
 
     console = open_terminal()
     folder = Path(args.out or Path(args.results) / "comparison")
@@ -99,6 +94,8 @@ def compare_command(args: CompareFlags) -> int:
         _print_shifts(args, folder, console)
     if all(len(table.entries) < 2 for table in comparison.tables):
         console.print(labelled("one encoder only:", "yellow", "there is nothing to compare it with"))
+    if not args.splits and next(Path(args.results).rglob(SPLITS), None):
+        console.print("This is one test set; --splits compares over the repeated splits.")
     more = "" if args.verbose else " (--verbose prints all tables)"
     console.print(f"Files: {files[0].parent}/{files[0].stem}.*{more}")
     return told_of_damage(Path(args.results))
@@ -150,13 +147,8 @@ def _print_short(comparison: Comparison, console: Console) -> None:
     print_answer(found.text, console)
 
 
-# `histobench power`: the size of a test set that detects a difference.
-
-
 @record
 class PowerFlags(ReadsResults, PowerOptions):
-    """The flags of `power`."""
-
     json: bool = option("print the numbers as JSON", default=False, group=FILES)
 
 
@@ -164,10 +156,8 @@ def power_command(args: PowerFlags) -> int:
     """Compute how many test images (or patients) are needed to detect a difference
     between two encoders.
 
-    Estimates the noise of the difference from stored predictions of two encoders on
-    the same test images, then the size of a test set that detects a true difference
-    of --delta with the given power. For datasets with groups (patients, slides) the
-    answer is a number of groups.
+    The noise of the difference is estimated from the stored predictions. For datasets
+    with groups (patients, slides) the answer is a number of groups.
 
     Examples:
       histobench power results --encoders uni_v1,resnet50 --delta 0.02
@@ -179,11 +169,11 @@ def power_command(args: PowerFlags) -> int:
     if args.json:
         say(json.dumps(without_nan([asdict(plan) for plan in plans])[0], indent=2, allow_nan=False))
         return 0
-    say("\n\n".join(in_words(plan) for plan in plans))
+    console = open_terminal()
+    for plan in plans:
+        console.print(*in_words(plan), sep="\n  ")
     return 0
 
-
-# `histobench verify`: compare stored results with published ones.
 
 #: Exit codes where a published number is contradicted, and where there was none to compare with.
 CONTRADICTED = 1
@@ -192,12 +182,7 @@ NOTHING_COMPARED = 3
 
 @record
 class VerifyFlags(ReadsResults):
-    """The flags of `verify`."""
-
-    out: str | None = out_option(
-        "JSON file",
-        default_text="RESULTS/verification.json",
-    )
+    out: str | None = out_option("JSON file", default_text="RESULTS/verification.json")
 
 
 def verify_command(args: VerifyFlags) -> int:
@@ -219,7 +204,6 @@ def verify_command(args: VerifyFlags) -> int:
 
     def cells(verdict: Verification) -> tuple[str, ...]:
         ours, published = verdict.ours, verdict.published
-        said = f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict
         return (
             published.dataset,
             published.encoder,
@@ -227,14 +211,13 @@ def verify_command(args: VerifyFlags) -> int:
             f"{published.value:.3f}",
             with_bounds(ours.value, ours.low, ours.high),
             f"{verdict.difference:+.3f}",
-            said,
+            f"{verdict.verdict} ({reasons[verdict.because]})" if verdict.because else verdict.verdict,
         )
 
     console = open_terminal()
     verdicts = verify(args.results)
     if not verdicts:
-        why = "has no result of an encoder and dataset with published numbers"
-        console.print(f"{args.results} {why}")
+        console.print(f"{args.results} has no result of an encoder and dataset with published numbers")
         return NOTHING_COMPARED
     # A reason is a sentence; in the table it would be cut.
     reasons = {
@@ -264,26 +247,18 @@ def verify_command(args: VerifyFlags) -> int:
     ]
     write_json(path, {"verdicts": rows})
     counts = Counter(verdict.verdict for verdict in verdicts)
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, DIFFERS, NOT_COMPARABLE))
-    console.print(said)
+    console.print(", ".join(f"{counts[each]} {each}" for each in (REPRODUCED, DIFFERS, NOT_COMPARABLE)))
     console.print(f"written: {path}")
     if counts[DIFFERS]:
         return CONTRADICTED
     return 0 if counts[REPRODUCED] else NOTHING_COMPARED
 
 
-# Which encoder to use, and how alike encoders are: questions to a results folder.
-
-
 @record
 class ChooseFlags(ReadsResults, ChooseOptions):
-    """The flags of `choose`."""
-
     json: bool = option("print everything as JSON; write no file", default=False, group=FILES)
     out: str | None = out_option(
-        "JSON file",
-        default_text="RESULTS/choice.json, which the report shows",
-        group=FILES,
+        "JSON file", default_text="RESULTS/choice.json, which the report shows", group=FILES
     )
 
 
@@ -315,12 +290,7 @@ def choose_command(args: ChooseFlags) -> int:
 
 @record
 class SimilarityFlags(ReadsResults, SimilarityOptions):
-    """The flags of `similarity`."""
-
-    out: str | None = out_option(
-        "JSON file",
-        default_text="RESULTS/similarity.json, which the report shows",
-    )
+    out: str | None = out_option("JSON file", default_text="RESULTS/similarity.json, which the report shows")
 
 
 def similarity_command(args: SimilarityFlags) -> int:

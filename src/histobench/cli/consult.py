@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from histobench.cli.entry import Command, add_commands
+from histobench.cli.entry import Command
 from histobench.cli.flags import DATA, WorkersFlags, check_engine_flags, engine_of, out_option
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import in_flags, open_terminal, say
@@ -20,10 +20,7 @@ from histobench.roi.options import DATA_GROUP, Origin
 
 CONSULT_COMMANDS = {
     "prepare": Command("consult:prepare", "create a study from a dataset: cases and recorded tool answers"),
-    "register": Command(
-        "consult:register",
-        "register the contrasts of a study before agents play",
-    ),
+    "register": Command("consult:register", "register the contrasts of a study before agents play"),
     "run": Command("consult:run", "run an agent or a reference policy on the cases of a study"),
     "table": Command("consult_results:table", "print accuracy, contrasts, trust and cost, with intervals"),
     "power": Command("consult_results:power", "compute how many cases the next study needs"),
@@ -31,12 +28,7 @@ CONSULT_COMMANDS = {
 }
 
 
-def consult_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of the group."""
-    add_commands(parser, CONSULT_COMMANDS)
-
-
-def consult_command(args: argparse.Namespace) -> int | None:
+def consult_command() -> None:
     """Study how well an agent uses an image encoder. The agent is fixed; the encoder
     that it may ask is randomized.
 
@@ -49,10 +41,6 @@ def consult_command(args: argparse.Namespace) -> int | None:
       histobench consult compare study/ gpt-4o-mini policy-reader
       histobench consult power pilot/ gpt-4o-mini --delta 0.1
     """
-    return CONSULT_COMMANDS[args.job].run(args)
-
-
-# `histobench consult prepare`.
 
 
 @record
@@ -78,7 +66,6 @@ class PrepareFlags(Origin):
 
 
 def prepare_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command, then the options of a study."""
     add_flags(parser, [*options_of(PrepareFlags), *study_options()])
 
 
@@ -101,10 +88,7 @@ def prepare_command(args: argparse.Namespace) -> int:
     flags = from_flags(PrepareFlags, args)
     plan = plan_study(flags.encoders, flags.arms, given_flags(args, study_options()))
     dataset = load_dataset(
-        flags.data,
-        classes_file=flags.classes,
-        seed=plan.seed,
-        **given_flags(args, options_of(Origin)),
+        flags.data, classes_file=flags.classes, seed=plan.seed, **given_flags(args, options_of(Origin))
     )
     study = prepare(dataset, plan, flags.out, progress=display())
     for encoder in study.facts.encoders:
@@ -125,13 +109,8 @@ def prepare_command(args: argparse.Namespace) -> int:
     return 0
 
 
-# `histobench consult register`.
-
-
 @record
 class RegisterFlags(ReadsStudy):
-    """The flags of `consult register`."""
-
     file: Path = option("JSON file of contrasts", default=Path(), positional=True, required=True)
 
 
@@ -156,16 +135,12 @@ def register_command(args: RegisterFlags) -> int:
     return 0
 
 
-# `histobench consult run`.
-
-
 def _options_of_any_run() -> list[Declared]:
     """The options of `mint run` that a study has, too, some with another default."""
     agent = "agent or reference policy, such as policy:reader"
-    limit = "use a stratified random sample of N cases (in sequence arms: whole sequences)"
     said: dict[str, dict[str, Any]] = {
         "agent": {"help": agent, "default_text": None, "required": True},
-        "limit": {"help": limit},
+        "limit": {"help": "use a stratified random sample of N cases (in sequence arms: whole sequences)"},
         "output": {"default_text": "runs in the study's folder"},
     }
     found = [each for each in options_of(RunOptions) if each.name in RUN_OPTIONS]
@@ -176,7 +151,6 @@ def _options_of_any_run() -> list[Declared]:
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a study, of any run of agents, and of the engines."""
     shared = _options_of_any_run()
     add_flags(parser, [*options_of(ReadsStudy), *options_of(ConsultRun), *shared, *options_of(WorkersFlags)])
 
@@ -199,31 +173,29 @@ def run_command(args: argparse.Namespace) -> int:
     from histobench.cli.mint import print_summary, progress_display
     from histobench.consult.playing import play
 
-    if engine_of(args) != "local":
-        return _run_elsewhere(args)
     check_engine_flags(args)
-    played = play(asked_for(args), display=partial(progress_display, open_terminal(error=True)))
+    wanted = asked_for(args)
+    if engine_of(args) != "local":
+        return _run_elsewhere(args, wanted)
+    played = play(wanted, display=partial(progress_display, open_terminal(error=True)))
     print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
-    elsewhere = ["--runs", args.output] if args.output else []
+    elsewhere = ["--results", args.output] if args.output else []
     say(f"Next: {shlex.join(['histobench', 'consult', 'table', args.study, *elsewhere])}")
     return 0 if played.outcome.complete else INCOMPLETE
 
 
 def asked_for(args: argparse.Namespace) -> ConsultRun:
-    """The run that the flags ask for."""
     options = RunOptions.of(args)
     if args.max_tokens is None:
         options = replace(options, max_tokens=CONSULT_MAX_TOKENS)
     return ConsultRun(args.study, options, **given_flags(args, options_of(ConsultRun)))
 
 
-def _run_elsewhere(args: argparse.Namespace) -> int:
+def _run_elsewhere(args: argparse.Namespace, wanted: ConsultRun) -> int:
     """Let workers on other machines play the parts of the run."""
     from histobench.cli.mint import share_out
     from histobench.consult.playing import StudyRun, plan_run
 
-    check_engine_flags(args)
-    wanted = asked_for(args)
     study, planned, output = plan_run(wanted, elsewhere=True)
     more = {each.name: getattr(wanted, each.name) for each in options_of(ConsultRun)}
     more |= {

@@ -19,34 +19,17 @@ if TYPE_CHECKING:
 
     from histobench.consult.findings import Contrast, Estimate, Line, SequenceFindings
     from histobench.consult.pilot import CasePlan
-    from histobench.consult.study import BlindingCheck
 
 
 #: Tables of at most 80 characters: title -> measures.
-TABLES: dict[str, tuple[str, ...]] = {
-    "accuracy of first answer, tool alone and final answer": ("first", "tool", "final", "over_tool"),
-    "effective number of cases: all, and those with a wrong tool": ("cases", "effective", "effective_wrong"),
-    "trust: follows the tool when it is right, and when it is wrong": (
-        "u_right",
-        "u_wrong",
-        "discrimination",
-    ),
-    "what the tool changed": ("asked", "over_none", "closure", "regret"),
-    "appropriate reliance, deferral and confidence": (
-        "rair",
-        "rsr",
-        "deferred",
-        "unanswered",
-        "brier",
-        "aurc",
-        "ece",
-    ),
-    "cost of a right answer": (
-        "dollars_per_correct",
-        "tokens_per_correct",
-        "calls_per_correct",
-        "device_seconds_per_correct",
-    ),
+TABLES = {
+    "accuracy of first answer, tool alone and final answer": "first tool final over_tool",
+    "effective number of cases: all, and those with a wrong tool": "cases effective effective_wrong",
+    "trust: follows the tool when it is right, and when it is wrong": "u_right u_wrong discrimination",
+    "what the tool changed": "asked over_none closure regret",
+    "appropriate reliance, deferral and confidence": "rair rsr deferred unanswered brier aurc ece",
+    "cost of a right answer": "dollars_per_correct tokens_per_correct calls_per_correct "
+    "device_seconds_per_correct",
 }
 HEADINGS = {
     "over_tool": "final - tool",
@@ -66,20 +49,18 @@ WITH_INTERVAL = ("final", "over_tool", "over_none", "u_right", "u_wrong", "discr
 class StudyFlags(ReadsStudy):
     """The flags of every command that reads the results of a study."""
 
-    runs: str | None = option(
-        "folder of the episodes", default=None, default_text="runs in the study", old=("--results",)
+    results: str | None = option(
+        "folder of the episodes", default=None, default_text="runs in the study", old=("--runs",)
     )
     json: Path | None = option("also write every measure to this file", default=None)
 
 
 @record
-class TableFlags(StudyFlags):
-    """The flags of `consult table`."""
-
+class ConsultTableFlags(StudyFlags):
     verbose: bool = verbose_option("print all tables: trust, reliance, cost, every contrast")
 
 
-def table_command(args: TableFlags) -> int:
+def table_command(args: ConsultTableFlags) -> int:
     """Show how well agents use the encoders that they may ask: accuracy, the
     registered contrasts and, with --verbose, trust, reliance and cost.
 
@@ -89,11 +70,11 @@ def table_command(args: TableFlags) -> int:
 
     Examples:
       histobench consult table study/
-      histobench consult table study/ --runs elsewhere/ --json table.json
+      histobench consult table study/ --results elsewhere/ --json table.json
     """
     from histobench.consult.findings import findings_of, is_policy
 
-    findings = findings_of(args.study, runs=args.runs)
+    findings = findings_of(args.study, runs=args.results)
     console = open_terminal()
     lines = findings.lines()
     if args.verbose:
@@ -115,7 +96,13 @@ def table_command(args: TableFlags) -> int:
         found = [each for agent in findings.agents if (each := findings.sequences(agent)) is not None]
         if found:
             _print_sequences(console, found)
-        _print_blinding(console, findings.study.facts.blinding)
+        checks = findings.study.facts.blinding
+        if checks:
+            title = "blinding: AUC of a classifier of the arms by the form of the answers"
+            console.print(title, style="bold italic")
+            console.print("".join(f"  {check.sentence}\n" for check in checks))
+        else:
+            console.print("blinding: not checked (a study of histobench 0.2)\n")
         for agent in findings.agents:
             ranks = findings.usefulness(agent)
             if ranks["probe"] is not None and (ranks["encoders"] or 0) > 2:
@@ -151,8 +138,9 @@ def print_lines(console: Console, lines: Sequence[Line], title: str) -> None:
     for place, line in enumerate(lines):
         if place == 0 or lines[place - 1].agent != line.agent:
             rows.append({"arm": line.agent})
-        headings = {name: HEADINGS.get(name, name.replace("_", " ")) for name in TABLES[title]}
-        rows.append({"arm": f"  {line.arm}", **{headings[name]: _cell(line, name) for name in TABLES[title]}})
+        names = {HEADINGS.get(name, name.replace("_", " ")): name for name in TABLES[title].split()}
+        cells = {heading: _cell(line, name) for heading, name in names.items()}
+        rows.append({"arm": f"  {line.arm}", **cells})
     print_table(rows, console, title=title)
     console.print()
 
@@ -211,16 +199,6 @@ def _print_sequences(console: Console, found: Sequence[SequenceFindings]) -> Non
     console.print()
 
 
-def _print_blinding(console: Console, checks: Sequence[BlindingCheck]) -> None:
-    if not checks:
-        console.print("blinding: not checked (a study of histobench 0.2)\n")
-        return
-    console.print("blinding: AUC of a classifier of the arms by the form of the answers", style="bold italic")
-    for check in checks:
-        console.print(f"  {check.sentence}")
-    console.print()
-
-
 def with_interval(found: Estimate | Contrast | None) -> str:
     """A value with the bounds of its interval, where it has some."""
     if found is None or found.interval is None:
@@ -232,19 +210,14 @@ def _plain(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-# `histobench consult compare`.
-
-
 @record
-class CompareFlags(StudyFlags):
-    """The flags of `consult compare`."""
-
+class ConsultCompareFlags(StudyFlags):
     agent: str = option("agent, by its name in the table", default="", positional=True, required=True)
     other: str = option("agent to compare it with", default="", positional=True, required=True)
     arm: str | None = option("one arm", default=None, default_text="every arm that both have played")
 
 
-def compare_command(args: CompareFlags) -> int:
+def compare_command(args: ConsultCompareFlags) -> int:
     """Compare two agents on the same cases: the difference of every measure in each
     arm, paired by case, with intervals.
 
@@ -254,7 +227,7 @@ def compare_command(args: CompareFlags) -> int:
     """
     from histobench.consult.findings import findings_of
 
-    rows = findings_of(args.study, runs=args.runs).agents_compared(args.agent, args.other, arm=args.arm)
+    rows = findings_of(args.study, runs=args.results).agents_compared(args.agent, args.other, arm=args.arm)
     print_table(
         [
             {
@@ -284,13 +257,8 @@ def compare_command(args: CompareFlags) -> int:
     return 0
 
 
-# `histobench consult power`.
-
-
 @record
-class PowerFlags(StudyFlags):
-    """The flags of `consult power`."""
-
+class ConsultPowerFlags(StudyFlags):
     agent: str = option("agent, by its name in the table", default="", positional=True, required=True)
     delta: float = option("contrast to detect", default=0.1, above=0, most=2)
     power: float = option("probability of detecting it", default=0.8, above=0, below=1)
@@ -298,7 +266,7 @@ class PowerFlags(StudyFlags):
     seed: int = option("seed of the simulated studies", default=0, least=0)
 
 
-def power_command(args: PowerFlags) -> int:
+def power_command(args: ConsultPowerFlags) -> int:
     """Compute how many cases the next study needs to detect each registered
     contrast, from the pilot runs of one agent.
 
@@ -313,7 +281,7 @@ def power_command(args: PowerFlags) -> int:
     from histobench.consult.findings import findings_of
     from histobench.consult.pilot import plan_cases
 
-    findings = findings_of(args.study, runs=args.runs)
+    findings = findings_of(args.study, runs=args.results)
     findings.check_agent(args.agent)
     plan = plan_cases(
         findings, args.agent, delta=args.delta, power=args.power, alpha=args.alpha, seed=args.seed

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from histobench.cli.entry import Command, add_commands
+from histobench.cli.entry import Command
 from histobench.cli.flags import DATA, out_option, verbose_option
 from histobench.cli.terminal import Busy, bars, in_flags, open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from histobench.roi.data.check import Finding, Findings
-    from histobench.roi.data.roi_dataset import Reading, RoiDataset
+    from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.registry.dataset_entry import PublicDataset
 
 
@@ -36,11 +36,7 @@ DATA_COMMANDS = {
 }
 
 
-def data_flags(parser: argparse.ArgumentParser) -> None:
-    add_commands(parser, DATA_COMMANDS, ls="list")
-
-
-def data_command(args: argparse.Namespace) -> int:
+def data_command() -> None:
     """Get a public dataset by name, check a dataset before measuring on it, write a
     split to a file, or draw the demo dataset.
 
@@ -52,16 +48,10 @@ def data_command(args: argparse.Namespace) -> int:
       histobench data split tiles/ --split 0.8/0.2 -o tiles.csv
       histobench data demo demo-tiles
     """
-    return DATA_COMMANDS[args.job].run(args)
-
-
-# Public datasets by name.
 
 
 @record
 class ListFlags:
-    """The flags of `data list`."""
-
     organ: str | None = option("only datasets of this organ, such as breast", default=None)
     license: str | None = option(
         "only licenses that begin with this, such as CC0 or CC-BY-4.0", default=None, old=("--licence",)
@@ -109,8 +99,6 @@ def list_command(args: ListFlags) -> int:
 
 @record
 class NameFlags:
-    """The dataset of `data show`, `get` and `remove`."""
-
     name: str = option(
         "name of the dataset (histobench data list); get also accepts a split: bach@eva",
         default="",
@@ -122,7 +110,7 @@ class NameFlags:
 def show_command(args: NameFlags) -> int:
     """Show all facts of a public dataset, also unconfirmed ones."""
     from histobench.roi.registry.dataset_entry import find
-    from histobench.roi.registry.install import data_folder, locate
+    from histobench.roi.registry.install import by_hand, data_folder, locate
 
     entry, split = find(args.name)
     say(f"{entry.name}: {entry.title}")
@@ -148,8 +136,6 @@ def show_command(args: NameFlags) -> int:
     if here:
         say(f"here: {here.table}")
     elif entry.access == "form":
-        from histobench.roi.registry.install import by_hand
-
         say(by_hand(entry, data_folder() / entry.name / "downloads"))
     else:
         say(f"download it with: histobench data get {entry.name}   ({entry.size_text})")
@@ -181,8 +167,6 @@ def _facts(entry: PublicDataset) -> list[tuple[str, str]]:
 
 @record
 class GetFlags(NameFlags):
-    """The flags of `data get`."""
-
     to: str | None = option(
         "folder to write", default=None, default_text="HISTOBENCH_DATA, or the cache folder"
     )
@@ -211,7 +195,7 @@ def get_command(args: GetFlags) -> int:
         found = get(args.name, to=args.to, progress=progress, accept=args.accept_checksum)
     for note in found.notes:
         say(f"note: {note}")
-    say(f"ready: {found.table}\nuse it by its name: histobench data check {found.name}")
+    say(f"ready: {found.table}\nNext: histobench data check {found.name}")
     return 0
 
 
@@ -223,8 +207,6 @@ def remove_command(args: NameFlags) -> int:
     say(f"removed {folder} ({size / 1e9:.2f} GB)")
     return 0
 
-
-# The user's own data.
 
 #: What it means that there are no findings of a kind.
 _PASSED = {
@@ -250,15 +232,11 @@ _COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "NOTE": "cyan"}
 
 @record
 class SourceFlags(LoadOptions):
-    """The dataset of `data check` and `data split`."""
-
     data: str = option(DATA, default="", positional=True, required=True, kw_only=True)
 
 
 @record
 class CheckFlags(SourceFlags):
-    """The flags of `data check`."""
-
     on_bad_image: str = option(
         "missing or unreadable images: stop (an error) or skip (left out and listed)",
         default="stop",
@@ -279,13 +257,23 @@ def check_command(args: CheckFlags) -> int:
       histobench data check tiles.csv
       histobench data check tiles/ --split 0.7/0.1/0.2 --group-regex 'patient_(\\d+)'
     """
-    from histobench.roi.data.check import drop_bad
+    from histobench.roi.data.check import check_dataset, drop_bad
     from histobench.roi.data.source import DatasetSource
+    from histobench.roi.data.task_folders import PATHO_BENCH, PLISM, kind_of_folder
 
     console = open_terminal()
     with Busy(f"reading {args.data}"):
         reading = DatasetSource.asked(args.data, args).read()
-    findings = _checked(reading, args)
+    # Slides of these folders are features of another tool.
+    images = kind_of_folder(Path(args.data)) not in (PATHO_BENCH, PLISM)
+    with bars(open_terminal(error=True)) as progress:
+        findings = check_dataset(
+            reading,
+            on_bad_image=args.on_bad_image,
+            look_at_images=images,
+            workers=args.num_workers,
+            on_progress=partial(progress, "reading images"),
+        )
     dataset = reading.dataset
     if args.on_bad_image == "skip":
         dataset = drop_bad(dataset, findings)
@@ -295,26 +283,6 @@ def check_command(args: CheckFlags) -> int:
     tail = f"{count_of(errors, 'error')}, {count_of(warnings, 'warning')}"
     console.print(f"{'FAIL' if errors else 'PASS'} {tail}", style="red" if errors else "green")
     return 2 if errors else 0
-
-
-def _checked(reading: Reading, args: CheckFlags) -> Findings:
-    from rich.progress import Progress
-
-    from histobench.roi.data.check import check_dataset
-    from histobench.roi.data.task_folders import PATHO_BENCH, PLISM, kind_of_folder
-
-    # Slides of these folders are features of another tool.
-    images = kind_of_folder(Path(args.data)) not in (PATHO_BENCH, PLISM)
-    console = open_terminal(error=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading images", total=None)
-        return check_dataset(
-            reading,
-            on_bad_image=args.on_bad_image,
-            look_at_images=images,
-            workers=args.num_workers,
-            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
 
 
 def _print_summary(console: Console, dataset: RoiDataset, findings: Findings) -> None:
@@ -408,8 +376,6 @@ def _print_line(console: Console, word: str, text: str) -> None:
 
 @record
 class SplitFlags(SourceFlags):
-    """The flags of `data split`."""
-
     out: str = out_option("CSV to write, with the class map next to it", default="", required=True)
 
 
@@ -432,8 +398,6 @@ def split_command(args: SplitFlags) -> int:
 
 @record
 class DemoDataFlags:
-    """The flags of `data demo`."""
-
     out: str = option("folder to write", default="", positional=True, required=True, metavar="FOLDER")
     per_class: int = option("training tiles per class", default=60, least=1)
     test_per_class: int | None = option(

@@ -1,4 +1,4 @@
-"""`histobench demo`: the three parts on synthetic data, in about 75 seconds on two cores."""
+"""`histobench demo`: the three parts on synthetic data, in one to two minutes on two cores."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ CONSULT = "consult"
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much the demo computes."""
-
     train: int  # tiles per class
     test: int
     tiles_per_patient: int  # of each class
@@ -43,11 +41,11 @@ class DemoSize:
     shots: tuple[int, ...]
     neighbors: int
     robustness: bool
-    cases: int
     arms: tuple[str, ...]
     policies: tuple[str, ...]
 
 
+CASES = 144
 #: With 24 test patients, 144 cases and all 48 recorded episodes every interval is narrower than 0.3.
 SHORT = DemoSize(
     train=12,
@@ -57,7 +55,6 @@ SHORT = DemoSize(
     shots=(1, 4, 8),
     neighbors=5,
     robustness=False,  # its intervals need more patients
-    cases=144,
     arms=("none", "strong", "random"),
     policies=("always-trust", "rational"),
 )
@@ -69,7 +66,6 @@ FULL = DemoSize(
     shots=(1, 2, 4, 8, 16, 32),
     neighbors=20,
     robustness=True,
-    cases=144,
     arms=("none", "strong", "random", "sequence", "sequence-same"),
     policies=("always-trust", "reader", "rational", "learner"),
 )
@@ -77,8 +73,6 @@ FULL = DemoSize(
 
 @record
 class DemoFlags:
-    """The flags of `demo`."""
-
     out: str = out_option("folder to write", default="demo-results")
     full: bool = option(
         "more tiles, full image size, robustness and more agents: several minutes", default=False
@@ -99,7 +93,7 @@ def demo_command(args: DemoFlags) -> int:
     """Try everything on synthetic tissue: compare three encoders, segment glands,
     replay agents, run a small Consult study and build the web pages.
 
-    Takes about 75 seconds on two cores. Needs no network and no GPU. A program
+    Takes one to two minutes on two cores. Needs no network and no GPU. A program
     draws the tiles: the numbers show that everything works, not which encoder is
     good at pathology.
 
@@ -137,9 +131,8 @@ def demo_command(args: DemoFlags) -> int:
         segmented = run_benchmark(segmentation_plan(output, args.seed), heading=HEADING)
     with steps.step("replay a recorded language-model agent that solves tasks"):
         agents = play_agents(output, console)
-    with steps.step(f"let agents ask the encoders about {size.cases} tiles (Consult)"):
+    with steps.step(f"let agents ask the encoders about {CASES} tiles (Consult)"):
         study = play_consult(table, output, console, size, seed=args.seed)
-    page = None
     with steps.step("build the web pages"):
         page = build_pages(output, console)
     console.print(f"{steps.total_line()}\n")
@@ -172,12 +165,11 @@ def print_encoders(done: BenchmarkOutcome, console: Console) -> str:
     for failure in done.outcome.failures:
         console.print(f"FAILED: {failure.job}: {failure.reason}", style="red")
     if shown.overviews:
-        console.print(f"{next(explanations(shown.overviews, 0))}\n")
+        console.print(f"{next(explanations(shown.overviews))}\n")
     return shown.answer
 
 
 def demo_plan(table: Path, output: Path, size: DemoSize, seed: int) -> Plan:
-    """The benchmark of the demo."""
     from histobench.roi.options import DatasetEntry, Options, Plan, Settings
     from histobench.roi.task_catalogue import DEFAULT_TASKS, ROBUSTNESS
 
@@ -234,7 +226,6 @@ class DemoSteps:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """Measure one step."""
         began = time.perf_counter()
         yield
         self.seconds[what] = time.perf_counter() - began
@@ -259,7 +250,6 @@ def _going_on(console: Console) -> Iterator[None]:
 
 
 def build_pages(output: Path, console: Console) -> Path | None:
-    """The web pages of everything the demo has made; None where all of it failed."""
     from histobench.report.site import build_site
 
     if not any(output.rglob("*_complete_results.json")):
@@ -308,7 +298,7 @@ def play_consult(
     plan = StudyPlan(
         (ENCODERS[0], ENCODERS[-1]),
         size.arms,
-        cases=size.cases,
+        cases=CASES,
         seed=seed,
         organ="colon",
         region="a synthetic tile that a program has drawn to look like tissue",
@@ -328,11 +318,10 @@ def play_consult(
 
 
 def print_study(study: Path, console: Console) -> None:
-    """Print the accuracy of the final answers: agents x encoders that they may ask."""
     from histobench.cli.consult_results import print_accuracy
     from histobench.consult.findings import findings_of
 
     findings = findings_of(study)
     print_accuracy(findings.lines(), console)
     console.print(f"none: no encoder; {findings.study.facts.legend}")
-    console.print("always-trust follows the encoder always, rational where it is likely right.\n")
+    console.print("always-trust: always follows the encoder; rational: only where it is likely right.\n")

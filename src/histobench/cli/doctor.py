@@ -11,8 +11,6 @@ from histobench.roi.encoders.encoder_checkup import CheckupResult, check_encoder
 
 @record
 class DoctorFlags:
-    """The flags of `doctor`."""
-
     encoders: tuple[str, ...] = option(
         "encoders to check", default=(), old=("--models",), metavar="NAME,...", default_text="none"
     )
@@ -32,17 +30,12 @@ def doctor_command(args: DoctorFlags) -> int:
       histobench doctor
       histobench doctor --encoders uni_v2,virchow2 --online
     """
+    from rich.text import Text
+
     with Busy("checking this machine"):
         findings = check_machine()
         findings += [CheckupResult(*line) for line in check_mint()]
         findings += check_encoders(args.encoders, weights=args.weights, online=args.online)
-    _print(findings, verbose=args.verbose)
-    return int(any(finding.verdict == "FAIL" for finding in findings))
-
-
-def _print(findings: list[CheckupResult], *, verbose: bool) -> None:
-    from rich.text import Text
-
     console = open_terminal()
     colours = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
     width = max(len(finding.subject) for finding in findings)
@@ -53,5 +46,6 @@ def _print(findings: list[CheckupResult], *, verbose: bool) -> None:
         if finding.fix:
             word = "more" if finding.verdict == "PASS" else "fix"
             console.print(Text(f"      {'':<{width}}  {word}: {finding.fix}", style="dim"))
-        if finding.details and verbose:
+        if finding.details and args.verbose:
             console.print(Text(f"      {'':<{width}}  {finding.details}", style="dim"))
+    return int(any(finding.verdict == "FAIL" for finding in findings))

@@ -14,10 +14,11 @@ import select
 import shlex
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from histobench.cli.terminal import in_flags, say, speak_as
 from histobench.core.errors import HistobenchError, did_you_mean, error_text
@@ -50,12 +51,14 @@ class Parser(argparse.ArgumentParser):
         formatter.start_section("commands" if self._subparsers else "main options")
         formatter.add_arguments(main)
         formatter.end_section()
-        formatter.add_text(f"examples:\n{examples.rstrip()}" if examples else None)
+        lines = [_broken(line) for line in examples.rstrip().splitlines()]
+        formatter.add_text("\n".join(["examples:", *lines]) if lines else None)
         for group in self._action_groups[2:]:
             formatter.start_section(group.title)
             formatter.add_arguments(group._group_actions)
             formatter.end_section()
-        formatter.add_text(details)
+        parts = [part if "\n " in part else textwrap.fill(part, 78) for part in details.split("\n\n")]
+        formatter.add_text("\n\n".join(parts))
         return formatter.format_help()
 
     def _usage(self) -> str:
@@ -71,7 +74,7 @@ class Parser(argparse.ArgumentParser):
                 parts.append(
                     {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ..."}.get(str(action.nargs), name)
                 )
-        return " ".join(["%(prog)s", *parts, "[options]"])
+        return textwrap.fill(" ".join([self.prog, *parts, "[options]"]), 72).replace("%", "%%")
 
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments; an unknown one ends with the nearest flag."""
@@ -85,7 +88,6 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def error(self, message: str) -> NoReturn:
-        """End with one line and exit code 2."""
         self.exit(USER_ERROR, f"{self.prog}: error: {message} ({self.prog} --help lists the options)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -94,12 +96,18 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
+def _broken(line: str) -> str:
+    """Break a long command as the shell allows."""
+    parts = textwrap.wrap(line, 78, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(parts) if "  " not in line.strip() else line
+
+
 class Command(NamedTuple):
     """A command by the name of its function: `compare:power` is `power_command` in histobench/cli/compare.py.
 
-    The docstring of the function is the help text. If the type of its parameter is a record, the flags are
-    the options of the record; otherwise `power_flags` adds them. `as_script` shows the flags in the spelling
-    of HistoROIBench's scripts.
+    The docstring of the function is the help text. A group of commands has them in `POWER_COMMANDS`. If the
+    type of the function's parameter is a record, the flags are the options of the record; otherwise
+    `power_flags` adds them. `as_script` shows the flags in the spelling of HistoROIBench's scripts.
     """
 
     functions: str
@@ -107,11 +115,17 @@ class Command(NamedTuple):
     as_script: bool = False
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Add the description and the flags of the command."""
         parser.description = inspect.cleandoc(self._function("command").__doc__ or "")
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         record = self._record()
-        if record is None:
+        if jobs := self._jobs():
+            parsers = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(jobs) + "}")
+            for name, command in jobs.items():
+                below = parsers.add_parser(name, help=command.summary)
+                below.set_defaults(job=name)
+                command.add_flags(below)
+                parsers.choices.update({alias: below for alias, meant in _ALIASES.items() if meant == name})
+        elif record is None:
             self._function("flags")(parser)
         else:
             without = getattr(record, "WITHOUT", ())
@@ -119,16 +133,23 @@ class Command(NamedTuple):
             add_flags(parser, options, as_script=self.as_script)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the command; the exit code."""
+        if jobs := self._jobs():
+            return jobs[args.job].run(args)
         record = self._record()
         return int(self._function("command")(args if record is None else from_flags(record, args)) or 0)
 
     def _record(self) -> type | None:
-        """The record of the command's flags: the type of its parameter."""
         function = self._function("command")
         (named, *_) = inspect.get_annotations(function).values()
         found = getattr(importlib.import_module(function.__module__), str(named), None)
         return found if isinstance(found, type) else None
+
+    def _jobs(self) -> Mapping[str, Command]:
+        module, name = self.functions.split(":")
+        found: Mapping[str, Command] = getattr(
+            importlib.import_module(f"histobench.cli.{module}"), f"{name.upper()}_COMMANDS", {}
+        )
+        return found
 
     def _function(self, kind: str) -> Callable[..., int | None]:
         module, name = self.functions.split(":")
@@ -138,20 +159,12 @@ class Command(NamedTuple):
         return found
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command], **aliases: str) -> None:
-    """Add one sub-parser for each command of a group, such as `histobench mint run`."""
-    parsers = parser.add_subparsers(dest="job", required=True, metavar="{" + ",".join(commands) + "}")
-    for name, command in commands.items():
-        below = parsers.add_parser(name, help=command.summary)
-        below.set_defaults(job=name)
-        command.add_flags(below)
-        parsers.choices.update({alias: below for alias, meant in aliases.items() if meant == name})
+#: Other names of commands of a group.
+_ALIASES = {"ls": "list", "list": "ls"}
 
 
 def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
-    """Parse `argv`, run the command, and turn failures into a line and an exit
-    code.
-    """
+    """Parse `argv`, run the command, and turn failures into a line and an exit code."""
 
     def started() -> int:
         parser = Parser(prog=prog)
@@ -163,7 +176,6 @@ def run_command(command: Command, argv: Sequence[str], *, prog: str) -> int:
 
 
 def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Accept `--help` and `--debug` after the command and after its subcommand."""
     group = parser.add_argument_group("help")
     group.add_argument("-h", "--help", action="help", help="show this help")
     group.add_argument("--debug", action="store_true", default=default, help="show the traceback of an error")
@@ -173,39 +185,24 @@ def _accept_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
                 _accept_debug(job, default=argparse.SUPPRESS)  # silence here takes nothing back
 
 
-def completions(path: str, parser: argparse.ArgumentParser) -> list[str]:
-    """What may follow `path`, and what may follow each of its subcommands."""
-    words, cases = [], []
-    for action in parser._actions:
-        words += [flag for flag in action.option_strings if flag.startswith("--")]
-        if isinstance(action, argparse._SubParsersAction):
-            words += list(action.choices)
-            for name, job in action.choices.items():
-                cases += completions(f"{path} {name}", job)
-    return [*cases, f'"{path}"*) words="{" ".join(words)}";;']
+class _Warnings(logging.StreamHandler[TextIO]):
+    """Print each warning once, with flags for parameters, control characters escaped and keys hidden.
 
-
-class _PlainLines(logging.Formatter):
-    """Warnings may quote files and servers, and name parameters."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line with flags for parameters, control characters written out and keys hidden."""
-        return shown(redact(in_flags(super().format(record))))
-
-
-class _Once(logging.Filter):
-    """A warning that was shown is not shown again: encoders x tasks would repeat it many times."""
+    Encoders x tasks would repeat the same warning many times.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._shown: set[str] = set()
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the message is new."""
+    def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        new = text not in self._shown
-        self._shown.add(text)
-        return new
+        if text not in self._shown:
+            self._shown.add(text)
+            super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(redact(in_flags(super().format(record))))
 
 
 def printing(command: Callable[[], int | None]) -> int:
@@ -249,7 +246,7 @@ def _stop_on_request() -> None:
 
 
 #: Seconds after which a signal that has not ended the command is answered with a line.
-_ANSWER_SECONDS = 1.0
+_ANSWER_SECONDS = 0.5
 
 
 @contextlib.contextmanager
@@ -265,7 +262,7 @@ def _answering_signals(prog: str) -> Iterator[None]:
     def answer() -> None:
         seen = os.read(reading, 1)
         if seen and seen[0] in (signal.SIGINT, signal.SIGTERM) and not ended.wait(_ANSWER_SECONDS):
-            say(f"{prog}: stopping; the batch that is being computed is finished first", error=True)
+            say(f"{prog}: stopping; finishing the current batch", error=True)
 
     watcher = threading.Thread(target=answer, name="histobench-signals", daemon=True)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -292,7 +289,6 @@ def _on_request(number: int, frame: object) -> None:
 
 
 def _reader_has_gone() -> bool:
-    """Whether no one reads the standard output any more."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)
@@ -307,10 +303,9 @@ def _run(command: Command, parser: Parser, argv: Sequence[str], *, prog: str) ->
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     # Libraries may log at import; only what they call a warning is for the user's eyes.
-    handler = logging.StreamHandler()
     speak_as(parser)
-    handler.addFilter(_Once())
-    handler.setFormatter(_PlainLines(f"{prog}: %(levelname)s: %(message)s"))
+    handler = _Warnings()
+    handler.setFormatter(logging.Formatter(f"{prog}: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.addLevelName(logging.WARNING, "warning")
     logging.getLogger("huggingface_hub").propagate = False  # it prints its warnings itself
@@ -320,11 +315,6 @@ def _run(command: Command, parser: Parser, argv: Sequence[str], *, prog: str) ->
             return command.run(args)
     except BrokenPipeError:
         raise
-    except (HistobenchError, OSError) as error:
-        if args.debug:
-            say(redact(traceback.format_exc()), error=True)
-        say(f"{prog}: error: {redact(in_flags(error_text(error)))}", error=True)
-        return USER_ERROR
     except KeyboardInterrupt as error:
         kept = str(error) or "what was finished is kept"
         start = ["python"] if prog.endswith(".py") else []
@@ -334,6 +324,9 @@ def _run(command: Command, parser: Parser, argv: Sequence[str], *, prog: str) ->
     except Exception as error:
         if args.debug:
             say(redact(traceback.format_exc()), error=True)
+        if isinstance(error, HistobenchError | OSError):
+            say(f"{prog}: error: {redact(in_flags(error_text(error)))}", error=True)
+            return USER_ERROR
         say(
             f"{prog}: unexpected {type(error).__name__}: {redact(str(error))}\n"
             "This is a bug in histobench; repeat with --debug to see where it happened.",

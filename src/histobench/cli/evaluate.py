@@ -11,6 +11,7 @@ from histobench.cli.entry import USER_ERROR
 from histobench.cli.terminal import Busy, in_flags, labelled, open_terminal, print_table
 from histobench.core.records import option, record
 from histobench.core.text import natural_order
+from histobench.roi.metrics.metric_catalogue import metrics_of_target
 from histobench.roi.options import IMAGE_KEYS, Options, SplitOptions, feature_options
 from histobench.roi.task_catalogue import FEW_SHOT, ROBUSTNESS, TARGETS, TASKS
 
@@ -25,8 +26,6 @@ _MORE = "general"
 
 @record
 class EvaluateFlags(SplitOptions, Options):
-    """The flags of `evaluate`."""
-
     WITHOUT: ClassVar = IMAGE_KEYS  # these options need images
 
     tasks: tuple[str, ...] = option(
@@ -114,8 +113,6 @@ def _over_splits(request: EvaluationRequest, scheme: Scheme) -> bool:
     return not any(part.failed for part in every)
 
 
-# Result tables for the terminal.
-
 _SHOWN = (
     ("balanced_accuracy", "bal. acc."),
     ("accuracy", "accuracy"),
@@ -129,14 +126,13 @@ _MOST_SETTINGS = 9
 
 
 def print_outcome(outcome: EvaluationOutcome) -> None:
-    """Print what one evaluation gave, a line per task, and where the files are."""
     console = open_terminal()
     caveats = list(dict.fromkeys(text for row in outcome.rows for text in row.caveats))
     measured = [row for row in outcome.rows if row.task == ROBUSTNESS]
     rows = [row for row in outcome.rows if row.task != ROBUSTNESS]
     hidden = _further_settings(rows)
     targets = [kind for kind in TARGETS.values() if any(row.task == kind.task for row in rows)]
-    shown = tuple((name, name) for kind in targets for name in kind.metrics) or _SHOWN
+    shown = tuple((name, name) for kind in targets for name in metrics_of_target(kind.name)) or _SHOWN
     lines = []
     for row in rows:
         if row in hidden:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
+import re
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from histobench.cli.entry import USER_ERROR, Command, add_commands
+from histobench.cli.entry import USER_ERROR, Command
 from histobench.cli.flags import DATA, SKIP_FAILED, WEIGHTS, out_option
 from histobench.cli.terminal import Busy, open_terminal, say
+from histobench.core.progress import Progress
 from histobench.core.records import option, options_of, record
 from histobench.roi.options import LoadOptions, Settings
-
-if TYPE_CHECKING:
-    from histobench.core.progress import Progress
-    from histobench.roi.features.shard_plan import Extraction
-
 
 _MODEL = "encoder"
 
 
 @record
 class ExtractFlags(LoadOptions, Settings):
-    """The flags of `extract`."""
-
     data: str = option(DATA, default="", old=("--dataset_split_csv",), required=True)
     encoders: tuple[str, ...] = option(
         "encoders; also timm:NAME, hf:OWNER/NAME, my_file.py:MyEncoder or name=my_file.py:MyEncoder",
@@ -79,7 +72,11 @@ def extract_command(args: ExtractFlags) -> int:
     recipes = [recipe for recipe in recipes if not reasons[recipe.name]]
     settings = {each.name: getattr(args, each.name) for each in options_of(Settings)}
     extractions = extract(dataset, recipes, args.out, **settings, progress=display())
-    print_extractions(extractions)
+    for item in extractions:
+        source = "all from the cache" if not item.computed else f"{item.computed} computed"
+        say(f"{item.path}  ({item.images} images, {source})")
+    for name, reason in dict.fromkeys(pair for item in extractions for pair in item.skipped):
+        say(f"left out: {name}: {reason}")
     for name, why in reasons.items():
         if why:
             say(f"FAILED: {name}: {why}")
@@ -88,8 +85,6 @@ def extract_command(args: ExtractFlags) -> int:
 
 @record
 class ExportFlags:
-    """The flags of `features export`."""
-
     files: tuple[str, ...] = option(
         "feature files of one encoder (.pt), one per split",
         default=(),
@@ -104,18 +99,13 @@ class ExportFlags:
 FEATURES_COMMANDS = {"export": Command("extract:export", "write feature files as h5ad, parquet or npz")}
 
 
-def features_flags(parser: argparse.ArgumentParser) -> None:
-    add_commands(parser, FEATURES_COMMANDS)
-
-
-def features_command(args: argparse.Namespace) -> int:
+def features_command() -> None:
     """Write feature files in a format of other tools, with names, labels, groups
     and splits; `histobench run --features` reads them again.
 
     Example:
       histobench features export results/features/*uni_v1*.pt --to h5ad
     """
-    return FEATURES_COMMANDS[args.job].run(args)
 
 
 def export_command(args: ExportFlags) -> int:
@@ -124,21 +114,15 @@ def export_command(args: ExportFlags) -> int:
     Example:
       histobench features export results/features/*uni_v1*.pt --to h5ad
     """
-    from pathlib import Path
-
     from histobench.roi.features.elsewhere import export_features
     from histobench.roi.features.feature_file import load
 
     files = [Path(file) for file in args.files]
-    stem = files[0].stem
-    for split in ("_train", "_val", "_test"):
-        stem = stem.removesuffix(split)
+    stem = re.sub("_(train|val|test)$", "", files[0].stem)
     target = Path(args.out) if args.out else files[0].with_name(f"{stem}.{args.to}")
     say(f"written: {export_features(list(map(load, files)), target, args.to)}")
     return 0
 
-
-# Progress of an extraction: a bar on a terminal, a line now and then in a log.
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 10.0
@@ -149,16 +133,17 @@ def display() -> Progress:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
-class Bar:
+class Bar(Progress):
     """A rich progress bar with images per second and the time left."""
 
     def __init__(self) -> None:
         self._console = open_terminal(error=True)
 
     def begin(self, what: str, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich import progress
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-        self._bar = Progress(
+        self._bar = progress.Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
@@ -186,7 +171,7 @@ class Bar:
         self._console.print(text)
 
 
-class Lines:
+class Lines(Progress):
     """A line at the start, one every ten seconds, and one at the end."""
 
     def begin(self, what: str, total: int) -> None:
@@ -215,12 +200,3 @@ class Lines:
 
     def say(self, text: str) -> None:
         say(text, error=True)
-
-
-def print_extractions(extractions: Sequence[Extraction]) -> None:
-    """The files that were written, one per line, and what was left out."""
-    for item in extractions:
-        source = "all from the cache" if not item.computed else f"{item.computed} computed"
-        say(f"{item.path}  ({item.images} images, {source})")
-    for name, reason in dict.fromkeys(pair for item in extractions for pair in item.skipped):
-        say(f"left out: {name}: {reason}")

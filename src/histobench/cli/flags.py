@@ -21,16 +21,12 @@ ENGINE_GROUP = "advanced: where it runs (docs/how-to/cluster.md)"
 
 
 def out_option(help: str, *, default: str | None = None, **more: Any) -> Any:
-    """Declare `--out`: the file or folder that a command writes."""
     return option(help, default=default, also=("-o",), old=("--output",), **more)
 
 
 def verbose_option(help: str, **more: Any) -> Any:
-    """Declare `--verbose`."""
     return option(help, default=False, also=("-v",), **more)
 
-
-# Where a plan runs: this process, a Ray cluster, Slurm.
 
 #: Which engines a flag is for.
 _ENGINES_OF_FLAG = {
@@ -43,8 +39,6 @@ _ENGINES_OF_FLAG = {
 
 @record
 class EngineFlags:
-    """Which engine does the work."""
-
     engine: str = option(
         "local: this process; ray: a Ray cluster; slurm: Slurm jobs",
         default="local",
@@ -75,7 +69,6 @@ class WorkersFlags(EngineFlags):
 
 
 def engine_of(args: argparse.Namespace) -> str:
-    """Return the engine that is asked for."""
     return args.engine or EngineFlags.engine
 
 
@@ -103,6 +96,4 @@ def chosen_engine(args: argparse.Namespace, plan: Plan) -> Engine:
     from histobench.work.clusters import read_options
     from histobench.work.engines import SlurmEngine
 
-    common = read_options(plan.slurm, "slurm")
-    apart = read_options(plan.slurm_cpu, "slurm_cpu")
-    return SlurmEngine(common, apart)
+    return SlurmEngine(read_options(plan.slurm, "slurm"), read_options(plan.slurm_cpu, "slurm_cpu"))

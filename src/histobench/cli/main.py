@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import atexit
 import gc
 import os
 import sys
 from collections.abc import Sequence
 
-from histobench.cli.entry import Command, completions, end_on_signals, printing, run_command
+from histobench.cli.entry import Command, end_on_signals, printing, run_command
 from histobench.cli.terminal import say
 from histobench.core.errors import did_you_mean
-from histobench.core.records import option, record
 from histobench.core.version import __version__
 
 #: The commands in the groups of `histobench --help`. Each is imported when it is run.
@@ -25,11 +24,11 @@ GROUPS: dict[str, dict[str, Command]] = {
         "doctor": Command("doctor:doctor", "check that this machine is ready"),
     },
     "benchmark": {
-        "demo": Command("demo:demo", "try everything on synthetic tissue in about 75 seconds"),
+        "demo": Command("demo:demo", "try everything on synthetic tissue in one to two minutes"),
         "run": Command("run:run", "run a whole benchmark: datasets x encoders x tasks"),
         "status": Command("run:status", "show the progress of a run"),
         "evaluate": Command("evaluate:evaluate", "evaluate stored features"),
-        "robustness": Command("robustness:robustness", "measure how far features depend on the site"),
+        "robustness": Command("robustness:robustness", "measure how much features depend on the site"),
     },
     "results": {
         "compare": Command("compare:compare", "rank encoders, with paired tests"),
@@ -50,11 +49,8 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-#: Not listed: `worker` is started by other commands, `completion` is used once.
-HIDDEN = {
-    "worker": Command("worker:worker", "do a share of the work of a run"),
-    "completion": Command("main:completion", "print the completion script of a shell"),
-}
+#: Not listed: other commands start it.
+HIDDEN = {"worker": Command("worker:worker", "do a share of the work of a run")}
 
 #: Threads of torch that wait sleep instead of spinning, in this process and in those that it starts:
 #: beside other work on two cores a ViT-S was 2.5 times as fast with half the processor time.
@@ -63,15 +59,17 @@ WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
+    codes: list[int] = []
     if argv is None:  # before torch is imported
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
         gc.set_threshold(10_000)  # imports make a million objects and no garbage
+        # Registered first, called last: Python would look through what torch has made, for 2 to 4 s.
+        atexit.register(lambda: [os._exit(code) for code in codes])
     code = _run(list(sys.argv[1:] if argv is None else argv))
     if argv is None:  # the process ends with this call
         end_on_signals()
-        if "triton" not in sys.modules:  # which complains of what is left
-            gc.freeze()  # what the system takes back need not be looked through
+        codes.append(code)
     return code
 
 
@@ -91,50 +89,6 @@ def _run(arguments: list[str]) -> int:
     return run_command(command, rest, prog=f"histobench {name}")
 
 
-@record
-class CompletionFlags:
-    """The flags of `completion`."""
-
-    shell: str = option(
-        "shell that completes the commands",
-        default="",
-        choices=("bash", "zsh"),
-        positional=True,
-        required=True,
-    )
-
-
-def completion_command(args: CompletionFlags) -> int:
-    """Print a script that completes commands and flags in a shell.
-
-    Examples:
-      eval "$(histobench completion bash)"
-      eval "$(histobench completion zsh)"
-    """
-    cases = [f'"histobench ") words="{" ".join(COMMANDS)}";;']
-    for name, command in COMMANDS.items():
-        parser = argparse.ArgumentParser(prog=name)
-        command.add_flags(parser)
-        cases += completions(f"histobench {name}", parser)
-    lines = "\n".join(f"    {case}" for case in cases)
-    start = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
-    say(
-        f"""{start}_histobench() {{
-  local words path="" word
-  for word in "${{COMP_WORDS[@]:0:COMP_CWORD}}"; do
-    case "$word" in -*) break;; *) path="${{path:+$path }}${{word##*/}}";; esac
-  done
-  [ "$path" = histobench ] && path="histobench "
-  case "$path" in
-{lines}
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -F _histobench histobench"""
-    )
-    return 0
-
-
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     groups = "\n\n".join(
@@ -145,7 +99,7 @@ def _overview() -> str:
         "histobench: which pathology foundation model should I use, and how sure can I be?\n\n"
         "usage: histobench COMMAND [options]\n\n"
         f"{groups}\n\n"
-        "histobench help COMMAND explains a command. New here? Start with: histobench demo"
+        "histobench help COMMAND explains a command. New here? Try: histobench demo"
     )
 
 

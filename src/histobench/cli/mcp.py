@@ -7,7 +7,7 @@ from pathlib import Path
 
 from histobench.cli.flags import DATA, WEIGHTS
 from histobench.cli.terminal import say
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import needing
 from histobench.core.records import option, record
 from histobench.roi.options import DataOptions
 
@@ -17,8 +17,6 @@ _INFERENCE = "inference"
 
 @record
 class McpFlags(DataOptions):
-    """The flags of `mcp`."""
-
     data: str = option(DATA, default="", required=True)
     encoders: tuple[str, ...] = option("encoders", default=(), required=True, metavar="NAME,...")
     disclose: bool = option(
@@ -63,12 +61,8 @@ def mcp_command(args: McpFlags) -> int:
     from histobench.roi.data.source import DatasetSource
     from histobench.roi.options import Settings
 
-    try:
+    with needing("the server needs the mcp package, version 2: pip install histobench[mcp]"):
         from histobench.consult.mcp_server import Bench, OpeningBench, make_server, open_bench, shown_names
-    except ImportError as error:
-        raise HistobenchError(
-            "the server needs the mcp package, version 2: pip install histobench[mcp]"
-        ) from error
 
     names = tuple(dict.fromkeys(args.encoders))
     place = Path(args.data)

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from histobench.cli.entry import Command, add_commands
+from histobench.cli.entry import Command
 from histobench.cli.flags import WorkersFlags, check_engine_flags, engine_of
 from histobench.cli.terminal import labelled, open_terminal, print_table, say
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, option, options_of, record
+from histobench.core.text import duration
 from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -39,12 +40,7 @@ MINT_COMMANDS = {
 }
 
 
-def mint_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of the group."""
-    add_commands(parser, MINT_COMMANDS)
-
-
-def mint_command(args: argparse.Namespace) -> int | None:
+def mint_command() -> None:
     """Benchmark language models as agents that solve tasks in several turns with
     tools, code and feedback.
 
@@ -54,10 +50,7 @@ def mint_command(args: argparse.Namespace) -> int | None:
       histobench mint configs configs/        the published matrix as JSON files
       histobench mint rescore outputs/ --rule strict
     """
-    return MINT_COMMANDS[args.job].run(args)
 
-
-# The progress of a run.
 
 #: Where there is no terminal, a line is printed about this often.
 PRINT_EVERY_S = 30.0
@@ -90,7 +83,6 @@ def progress_display(console: Console, counter: EpisodeCounter) -> Iterator[Call
 
 
 def described(standing: Standing) -> str:
-    """Success so far, tokens, cost, time left."""
     rate = standing.success_rate
     parts = ["no success yet" if rate is None else f"success {rate:.1f} %", f"{standing.tokens:,} tokens"]
     if standing.spent:  # what has no price is said once, at the end
@@ -102,18 +94,6 @@ def described(standing: Standing) -> str:
     return " · ".join(parts)
 
 
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as far as they matter.
-
-    >>> duration(3725), duration(65), duration(4.2)
-    ('1 h 02 min', '1 min 05 s', '4 s')
-    """
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
-
-
 def _line_printer(console: Console) -> Callable[[Standing], None]:
     last = time.monotonic()
 
@@ -121,13 +101,10 @@ def _line_printer(console: Console) -> Callable[[Standing], None]:
         nonlocal last
         if time.monotonic() - last >= PRINT_EVERY_S:
             last = time.monotonic()
-            text = f"{standing.done} of {standing.total} · {described(standing)}"
-            console.print(text)
+            console.print(f"{standing.done} of {standing.total} · {described(standing)}")
 
     return show
 
-
-# What a run has come to: success of each cell, and what it took.
 
 #: Exit code of a run of agents that has episodes left to play.
 INCOMPLETE = 1
@@ -183,11 +160,7 @@ def print_summary(output: Path, cells: Sequence[Cell], outcome: RunOutcome) -> N
         console.print(f"{missing} episodes are missing; repeat the same command to continue")
 
 
-# Run a language model on tasks, with or without expert feedback, and keep every episode.
-
-
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run of agents, and where it runs."""
     add_flags(parser, [*options_of(RunOptions), *options_of(WorkersFlags)])
     parser.add_argument("--no-gt", dest="gt", action="store_false", default=None, help=argparse.SUPPRESS)
 
@@ -212,31 +185,21 @@ def run_command(args: argparse.Namespace) -> int:
       histobench mint run --config configs/ --results data/outputs
       histobench mint run --agent openai:M@http://node:8000/v1 --tasks reasoning --engine slurm --workers 8
     """
-    if engine_of(args) != "local":
-        return run_elsewhere(args)
-    check_engine_flags(args)
-    from histobench.mint.runs.play import play
+    from histobench.mint.runs.parted_run import PartedRun
+    from histobench.mint.runs.play import load_cells, play
 
+    check_engine_flags(args)
+    options = RunOptions.of(args)
+    if engine_of(args) != "local":
+        return share_out(args, options, lambda: load_cells(options), PartedRun)
     console = open_terminal(error=True)
-    played = play(RunOptions.of(args), lambda counter: progress_display(console, counter))
+    played = play(options, lambda counter: progress_display(console, counter))
     print_summary(played.output, [cell.cell for cell in played.cells], played.outcome)
     return 0 if played.outcome.complete else INCOMPLETE
 
 
-# `--engine ray|slurm`: workers play the parts of a run.
-
-WORKERS = 4
 #: Seconds between two looks at how far the workers are.
 GLANCE_SECONDS = 5.0
-
-
-def run_elsewhere(args: argparse.Namespace) -> int:
-    """Let an engine play the parts of a run."""
-    from histobench.mint.runs.parted_run import PartedRun
-    from histobench.mint.runs.play import load_cells
-
-    options = RunOptions.of(args)
-    return share_out(args, options, lambda: load_cells(options), PartedRun)
 
 
 def share_out(
@@ -252,9 +215,8 @@ def share_out(
     from histobench.work.clusters import read_options
     from histobench.work.engines import RayEngine, SlurmEngine
 
-    check_engine_flags(args)
     slurm = SlurmEngine(read_options(args.slurm, "--slurm"), environment=keys())
-    workers = args.workers if args.workers is not None else slurm.tasks[True] or WORKERS
+    workers = args.workers if args.workers is not None else slurm.tasks[True] or 4
     check_parts(workers)
     loaded, output = load()
     engine: Engine = slurm if args.engine == "slurm" else RayEngine(args.ray_address, keys())
@@ -262,8 +224,8 @@ def share_out(
     with beginning(output):
         outcome = _play_parts(engine, options, workers, (loaded, output), kind, more)
     if outcome is None:
-        study = "" if kind.track == "mint" else f"{args.study} --runs "
-        say(f"histobench {kind.track} table {study}{output} shows what is finished, also while they play")
+        study = "" if kind.track == "mint" else f"{args.study} --results "
+        say(f"Next: histobench {kind.track} table {study}{output}   (also while the jobs run)")
         return 0
     print_summary(output, [cell.cell for cell, _ in loaded], outcome)
     return 0 if outcome.complete else INCOMPLETE
@@ -294,34 +256,24 @@ def _play_parts(
         say(f"{workers} tasks play {before.total - before.done} episodes; logs in {run.path}/logs")
         return None
     with progress_display(open_terminal(error=True), counter) as show:
-        glances = _Glances(lambda: show(outcome_of(run, count(run, loaded)).standing))
-        engine.run(run, Display(say=glances))
+        looked = 0.0
+
+        def look(_: str) -> None:
+            """Show every few seconds how far the workers are, whenever the engine says something."""
+            nonlocal looked
+            if time.monotonic() - looked > GLANCE_SECONDS:
+                with contextlib.suppress(HistobenchError, OSError):  # a failure must not end the workers
+                    show(outcome_of(run, count(run, loaded)).standing)
+                looked = time.monotonic()
+
+        engine.run(run, Display(say=look))
         outcome = outcome_of(run, count(run, loaded))
         show(outcome.standing)
     return outcome
 
 
-class _Glances:
-    """Looks every few seconds at how far the workers are, whenever an engine says something."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._last = 0.0
-
-    def __call__(self, _: str) -> None:
-        if time.monotonic() - self._last > GLANCE_SECONDS:
-            with contextlib.suppress(HistobenchError, OSError):  # a look that fails must not end the workers
-                self._look()
-            self._last = time.monotonic()
-
-
-# `histobench mint configs`.
-
-
 @record
 class ConfigsFlags:
-    """The flags of `mint configs`."""
-
     out: str = option("folder to write to", default="", positional=True, required=True, metavar="FOLDER")
     model: tuple[str, ...] = option(
         "model to use instead of the published ones; repeatable", default=(), metavar="NAME"

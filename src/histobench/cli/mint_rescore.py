@@ -15,15 +15,12 @@ from histobench.core.records import option, record
 
 if TYPE_CHECKING:
     from histobench.mint.results.episode_outcome import EpisodeOutcome
-    from histobench.mint.results.reading import Episode
     from histobench.mint.results.rescoring import Rescored
     from histobench.mint.tasks.base import Rule, Task
 
 
 @record
 class RescoreFlags:
-    """The flags of `mint rescore`."""
-
     results: str = option("folder of runs, or of recordings", default="", positional=True, required=True)
     rule: tuple[str, ...] = option(
         "scoring rules, separated by commas", default=("strict",), metavar="strict|published|recorded,..."
@@ -44,10 +41,12 @@ def rescore_command(args: RescoreFlags) -> None:
 
     Examples:
       histobench mint rescore outputs/ --rule published
-      histobench mint rescore recordings/ --rule published,strict      both, side by side
+      histobench mint rescore recordings/ --rule published,strict   both at once
     """
+    from histobench.mint.envs.general_env import open_environment
     from histobench.mint.results.episode_outcome import write_outcome_table
-    from histobench.mint.results.reading import read_played
+    from histobench.mint.results.recording import read_played
+    from histobench.mint.results.rescoring import rescore
     from histobench.mint.runs.task_source import choose_datasets
     from histobench.mint.tasks.base import as_rule
 
@@ -55,23 +54,34 @@ def rescore_command(args: RescoreFlags) -> None:
     if args.out and len(rules) > 1:
         raise HistobenchError("--out takes the outcomes of one rule; give one --rule")
     wanted = {dataset.name for dataset in choose_datasets(list(args.tasks))} if args.tasks else None
-    tasks = _Tasks(Path(args.results), args.data, act=args.act)
-    by_dataset: dict[str, _Tally] = defaultdict(_Tally)
-    by_run: dict[str, _Tally] = defaultdict(_Tally)
+    tasks = _Tasks(Path(args.results), args.data)
+    by_dataset: dict[str, Counter[str]] = defaultdict(Counter)
+    by_run: dict[str, Counter[str]] = defaultdict(Counter)
     outcomes: list[EpisodeOutcome] = []
     for episode in read_played(args.results):
         outcome = episode.outcome
         if wanted is not None and outcome.task not in wanted:
             continue
-        tallies = (by_dataset[outcome.task], by_run[_run_name(outcome)])
+        both = (by_dataset[outcome.task], by_run[_run_name(outcome)])
         task = tasks.find(outcome.task, outcome.task_id)
         if task is None:
-            for tally in tallies:
-                tally.unknown += 1
+            for counts in both:
+                counts["unknown"] += 1
             continue
-        results = {rule: tasks.rescore(episode, task, rule) for rule in rules}
-        for tally in tallies:
-            tally.add(outcome.success, results)
+        results = {
+            rule: rescore(
+                episode.messages,
+                task,
+                rule,
+                stored_success=outcome.success,
+                budget=episode.budget,
+                open_env=open_environment if args.act else None,
+                won=episode.won,
+            )
+            for rule in rules
+        }
+        for counts in both:
+            _add(counts, outcome.success, results)
         outcomes.append(replace(outcome, success=results[rules[0]].success))
     _print("dataset", by_dataset, rules)
     _print("run", by_run, rules)
@@ -79,55 +89,31 @@ def rescore_command(args: RescoreFlags) -> None:
         write_outcome_table(args.out, outcomes)
 
 
-class _Tally:
-    """Counts of some episodes: stored successes, and for each rule what it changes."""
-
-    def __init__(self) -> None:
-        self.episodes = self.stored = self.unknown = 0
-        self.successes: Counter[str] = Counter()
-        self.gained: Counter[str] = Counter()
-        self.lost: Counter[str] = Counter()
-        self.open: Counter[str] = Counter()
-
-    def add(self, stored: bool, results: Mapping[Rule, Rescored]) -> None:
-        self.episodes += 1
-        self.stored += stored
-        for rule, result in results.items():
-            self.successes[rule] += result.success
-            self.gained[rule] += result.success and not stored
-            self.lost[rule] += stored and not result.success
-            self.open[rule] += result.open
+def _add(counts: Counter[str], stored: bool, results: Mapping[Rule, Rescored]) -> None:
+    """Count an episode: its stored success, and for each rule what it changes."""
+    counts["episodes"] += 1
+    counts["stored"] += stored
+    for rule, result in results.items():
+        counts[rule] += result.success
+        counts[f"gained {rule}"] += result.success and not stored
+        counts[f"lost {rule}"] += stored and not result.success
+        counts[f"open {rule}"] += result.open
 
 
 class _Tasks:
     """Tasks by dataset and id, read when first asked for."""
 
-    def __init__(self, results: Path, data: str | None, *, act: bool) -> None:
+    def __init__(self, results: Path, data: str | None) -> None:
         from histobench.mint.configs.datasets import DATASET_DIR
 
         beside = results / ".." / "processed"
         self._data = Path(data) if data else (beside if beside.is_dir() else Path(DATASET_DIR))
-        self._act = act
         self._known: dict[str, dict[str, Any]] = {}
 
     def find(self, dataset: str, task_id: str) -> Any:
         if dataset not in self._known:
             self._known[dataset] = {str(task.task_id): task for task in self._load(dataset)}
         return self._known[dataset].get(task_id)
-
-    def rescore(self, episode: Episode, task: Task, rule: Rule) -> Rescored:
-        from histobench.mint.envs.general_env import open_environment
-        from histobench.mint.results.rescoring import rescore
-
-        return rescore(
-            episode.messages,
-            task,
-            rule,
-            stored_success=episode.outcome.success,
-            budget=episode.budget,
-            open_env=open_environment if self._act else None,
-            won=episode.won,
-        )
 
     def _load(self, name: str) -> list[Task]:
         from histobench.mint.configs.datasets import known_datasets
@@ -148,16 +134,16 @@ def _run_name(outcome: EpisodeOutcome) -> str:
     return f"{outcome.model}{expert}, k={outcome.k}"
 
 
-def _print(title: str, tallies: Mapping[str, _Tally], rules: Sequence[Rule]) -> None:
+def _print(title: str, counted: Mapping[str, Counter[str]], rules: Sequence[Rule]) -> None:
     rows = []
-    for name, row in tallies.items():
-        cells = {title: name, "episodes": str(row.episodes), "stored": _percent(row.stored, row.episodes)}
+    for name, counts in counted.items():
+        episodes = counts["episodes"]
+        cells = {title: name, "episodes": str(episodes), "stored": _percent(counts["stored"], episodes)}
         for rule in rules:
             of = f" ({rule})" if len(rules) > 1 else ""
-            cells[rule] = _percent(row.successes[rule], row.episodes)
-            for what, counts in (("gained", row.gained), ("lost", row.lost), ("open", row.open)):
-                cells[what + of] = str(counts[rule])
-        rows.append({**cells, "unknown task": str(row.unknown or "")})
+            cells[rule] = _percent(counts[rule], episodes)
+            cells |= {what + of: str(counts[f"{what} {rule}"]) for what in ("gained", "lost", "open")}
+        rows.append({**cells, "unknown task": str(counts["unknown"] or "")})
     print_table(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from histobench.cli.flags import out_option
 from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, print_table, say
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, needing
+from histobench.core.files import write_json, write_text
 from histobench.core.records import Declared, add_flags, from_flags, option, options_of, record
 from histobench.mint.runs.run_options import RunOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from histobench.mint.results.episode_outcome import EpisodeOutcome
     from histobench.mint.results.result_tables import GroupRow, LeaderboardRow
     from histobench.mint.results.stored_episode import StoredEpisode
@@ -35,8 +34,6 @@ _COUNTED = "what counts"
 
 @record
 class RunsFlags:
-    """The runs of a command that reads several."""
-
     results: tuple[str, ...] = option(
         "folders of runs, recordings or outcome tables",
         default=(),
@@ -47,9 +44,7 @@ class RunsFlags:
 
 
 @record
-class TableFlags(RunsFlags):
-    """The flags of `mint table`."""
-
+class MintTableFlags(RunsFlags):
     by: str = option(
         "one row per model (all), task family or dataset", default="all", choices=("all", "family", "dataset")
     )
@@ -67,7 +62,7 @@ class TableFlags(RunsFlags):
     feedback_type: str = option("kind of its feedback", default="no_GT-textual", group=_COUNTED)
 
 
-def table_command(args: TableFlags) -> None:
+def table_command(args: MintTableFlags) -> None:
     """Print the leaderboard: success rate SRk for every budget of k actions, slope
     per turn, and gain from expert feedback.
 
@@ -82,7 +77,6 @@ def table_command(args: TableFlags) -> None:
       histobench mint table mint-results
       histobench mint table mint-results --by dataset --intervals
     """
-    from histobench.core.files import write_json
     from histobench.mint.outcomes import read_all_outcomes
     from histobench.mint.results.episode_outcome import FAILURES, NO_FEEDBACK, counted, parse_failures
     from histobench.mint.results.result_tables import group_rows, leaderboard
@@ -176,8 +170,7 @@ def _feedback(outcomes: Sequence[EpisodeOutcome]) -> list[dict[str, str]]:
         if each.feedback_model == NO_FEEDBACK:
             alone.setdefault((each.model, each.k), []).append(each)
         else:
-            run = each.model, each.feedback_model, each.feedback_type, each.k
-            runs.setdefault(run, []).append(each)
+            runs.setdefault((each.model, each.feedback_model, each.feedback_type, each.k), []).append(each)
     rows = []
     for (model, expert, kind, k), played in sorted(runs.items()):
         judged = [outcome.leaked for outcome in played if outcome.leaked is not None]
@@ -210,7 +203,6 @@ def _tries(row: TriesRow) -> dict[str, str]:
 
 
 def _difference(title: str, found: PairedDifference | None) -> dict[str, str]:
-    """A paired difference in percent, its interval and p."""
     if found is None:
         return {title: "", "95 % interval": "", "p": ""}
     return {
@@ -230,23 +222,19 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-# `histobench mint compare`.
-
 #: The chance of any false claim in a table.
 ALPHA = 0.05
 
 
 @record
-class CompareFlags(RunsFlags):
-    """The flags of `mint compare`."""
-
+class MintCompareFlags(RunsFlags):
     first: str = option("MODEL or MODEL+EXPERT[/KIND]", default="", required=True)
     second: str = option("MODEL or MODEL+EXPERT[/KIND]", default="", required=True)
     k: int = option("budget of actions", default=5)
     seed: int = option("ignored; accepted for older commands", default=0)
 
 
-def compare_command(args: CompareFlags) -> None:
+def compare_command(args: MintCompareFlags) -> None:
     """Compare two agents (or one with and without an expert) on the tasks that both
     have played.
 
@@ -284,23 +272,16 @@ def compare_command(args: CompareFlags) -> None:
     )
 
 
-# `histobench mint export`.
-
-FORMATS = ("inspect", "jsonl")
-
-
 @record
-class ExportFlags(RunsFlags):
-    """The flags of `mint export`."""
-
-    to: str = option("output format", default="", choices=FORMATS, required=True)
+class MintExportFlags(RunsFlags):
+    to: str = option("output format", default="", choices=("inspect", "jsonl"), required=True)
     out: str = out_option("output folder; for jsonl, a file", default="", required=True)
 
 
-def export_command(args: ExportFlags) -> None:
+def export_command(args: MintExportFlags) -> None:
     """Export finished runs for other programs.
 
-      --to inspect   logs of Inspect (*.eval) for `inspect view`; `mint table` reads them back
+      --to inspect   logs of Inspect (*.eval), also for `mint table`
       --to jsonl     one line for each turn
 
     Examples:
@@ -309,20 +290,15 @@ def export_command(args: ExportFlags) -> None:
     """
     from histobench.mint.results.stored_episode import find_result_files, read_files
 
-    files = [file for path in args.results for file in find_result_files(path)]
-    episodes = list(read_files(files))
+    episodes = list(read_files([file for path in args.results for file in find_result_files(path)]))
     if not episodes:
         raise HistobenchError(f"no finished episodes in {', '.join(args.results)}")
     output = Path(args.out)
     if args.to == "inspect":
-        try:
+        with needing("logs of Inspect need pip install 'histobench[inspect]'"):
             from histobench.mint.inspect.inspect_logs import write_inspect_logs
-        except ImportError as error:
-            raise HistobenchError("logs of Inspect need pip install 'histobench[inspect]'") from error
         write_inspect_logs(episodes, output)
     else:
-        from histobench.core.files import write_text
-
         lines = [json.dumps(line, ensure_ascii=False) + "\n" for each in episodes for line in _turns(each)]
         write_text(output, "".join(lines))
     say(f"{len(episodes)} episodes in {output}")
@@ -339,13 +315,8 @@ def _turns(episode: StoredEpisode) -> Iterator[dict[str, Any]]:
     yield {**who, "turn": None, "success": outcome.success, "terminate_reason": outcome.terminate_reason}
 
 
-# `histobench mint import`.
-
-
 @record
 class ImportFlags:
-    """The flags of `mint import`."""
-
     logs: tuple[str, ...] = option(
         "Inspect logs (.eval or .json)", default=(), positional=True, required=True, metavar="LOG"
     )
@@ -373,8 +344,6 @@ def import_command(args: ImportFlags) -> None:
     write_outcome_table(args.out, outcomes)
     say(f"{len(outcomes)} episodes in {args.out}")
 
-
-# `histobench mint grade`.
 
 SAMPLE, GRADES, CALLS = "sample.csv", "grades.csv", "calls.jsonl"
 _OUTPUT = "grades"
@@ -404,12 +373,10 @@ class GradeFlags:
 
 
 def grade_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command, and those that it shares with `mint run`."""
     add_flags(parser, [*options_of(GradeFlags), *_options_of_grading()])
 
 
 def _options_of_grading() -> list[Declared]:
-    """The options that `mint grade` shares with `mint run`."""
     found = {each.name: each for each in options_of(RunOptions) if each.name in _OF_A_RUN}
     for name, text in _OF_A_RUN.items():
         if text:
@@ -439,7 +406,15 @@ def grade_command(args: argparse.Namespace) -> int:
     from histobench.mint.agents.agent_spec import parse_agent
     from histobench.mint.agents.completion import Sampling
     from histobench.mint.agents.factory import open_player
-    from histobench.mint.rubric import agreements, grade, read_answers, read_labels, read_rubric, write_sample
+    from histobench.mint.rubric import (
+        agreements,
+        grade,
+        read_answers,
+        read_labels,
+        read_rubric,
+        write_grades,
+        write_sample,
+    )
     from histobench.mint.runs.play import open_terms
 
     flags = from_flags(GradeFlags, args)
@@ -465,7 +440,9 @@ def grade_command(args: argparse.Namespace) -> int:
         if terms.cache is not None:
             terms.cache.close()
     if graded:
-        _keep(output, graded)
+        write_grades(output / GRADES, graded)
+        calls = (json.dumps(call, default=str) for row in graded for call in row.calls)
+        write_text(output / CALLS, "".join(f"{line}\n" for line in calls))
         _print(graded, rubric, agreements(graded, labels))
     if stopped:
         say(f"stopped: {stopped}")
@@ -478,16 +455,6 @@ def grade_command(args: argparse.Namespace) -> int:
             "graders against a person."
         )
     return 0
-
-
-def _keep(output: Path, graded: Sequence[Graded]) -> None:
-    from histobench.core.files import atomic_path
-    from histobench.mint.rubric import write_grades
-
-    write_grades(output / GRADES, graded)
-    with atomic_path(output / CALLS) as temporary:
-        lines = [json.dumps(call, default=str) for row in graded for call in row.calls]
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _print(graded: Sequence[Graded], rubric: Rubric, found: Mapping[tuple[str, str], Agreement]) -> None:

@@ -16,12 +16,9 @@ from histobench.roi.encoders.registry import get_spec, list_encoders
 
 @record
 class ModelsFlags:
-    """The flags of `models`."""
-
     action: str | None = option(
-        "show: print all facts of one encoder; list: all encoders (default)",
+        "show NAME: print all facts of one encoder; list: all encoders (default)",
         default=None,
-        choices=("show", "list"),
         positional=True,
         metavar="show",
     )
@@ -39,14 +36,15 @@ def models_command(args: ModelsFlags) -> int:
     """List the encoders, or show everything about one of them.
 
     Examples:
-      histobench models                  all encoders
-      histobench models show uni_v2      facts, citation, how to get the weights
-      histobench models --present        only those whose weights are on this machine
+      histobench models               all encoders
+      histobench models show uni_v2   facts, citation, how to get the weights
+      histobench models --present     only those whose weights are on this machine
     """
-    if args.action == "show":
-        if not args.name:
+    if args.action not in (None, "list"):
+        name = args.name if args.action == "show" else args.action
+        if not name:
             raise HistobenchError("name an encoder: histobench models show uni_v2")
-        spec = get_spec(args.name)
+        spec = get_spec(name)
         say(json.dumps(describe(spec, args.weights), indent=2) if args.json else _page(spec, args.weights))
         return 0
     specs = [spec for spec in list_encoders() if spec.text is not None or not args.zero_shot]
@@ -59,15 +57,11 @@ def models_command(args: ModelsFlags) -> int:
     if args.json:
         say(json.dumps(table, indent=2))
     else:
-        _print_table(table)
+        print_table(table, drop=("outputs", "pinned", "license", "px"))
+        present = sum(row["weights"] == "yes" for row in table)
+        say(f"\n{count_of(len(table), 'encoder')}, weights of {present} on this machine.")
+        say("All columns: --json. Details of one encoder: histobench models show NAME")
     return 0
-
-
-def _print_table(table: list[dict[str, str]]) -> None:
-    print_table(table, drop=("outputs", "pinned", "license", "px"))
-    present = sum(row["weights"] == "yes" for row in table)
-    say(f"\n{count_of(len(table), 'encoder')}, weights of {present} on this machine.")
-    say("All columns: --json. Details of one encoder: histobench models show NAME")
 
 
 def _page(spec: EncoderSpec, weights: str | None) -> str:

@@ -20,8 +20,6 @@ SPEED = "speed"
 
 @record
 class SiteFlags(ReadsResults):
-    """The flags that `report` and `serve` share."""
-
     images: tuple[str, ...] = option(
         "where the test images are (CSV, folder or TAR shards); repeatable",
         default=(),
@@ -51,8 +49,6 @@ class SiteFlags(ReadsResults):
 
 @record
 class ReportFlags(SiteFlags):
-    """The flags of `report`."""
-
     out: str = out_option("folder of the site", default="site")
 
 
@@ -77,12 +73,7 @@ def report_command(args: ReportFlags) -> int:
     check_apart(Path(args.out), Path(args.results))
     console = open_terminal()
     with bars(console, MofNCompleteColumn(), TimeElapsedColumn()) as progress:
-        page = build_site(
-            args.results,
-            args.out,
-            **args.settings,
-            on_progress=progress,
-        )
+        page = build_site(args.results, args.out, **args.settings, on_progress=progress)
     console.print(f"Open in a browser: {page}")
     return told_of_damage(Path(args.results))
 
@@ -103,19 +94,12 @@ def image_sources(given: Sequence[str]) -> dict[str, str]:
     return sources
 
 
-# `histobench serve`.
-
-
 @record
 class ServeFlags(SiteFlags):
-    """The flags of `serve`."""
-
     port: int = option("port; 0: any free one", default=8000, least=0, most=65535)
     host: str = option("address to listen on", default="127.0.0.1", group="advanced")
     out: str | None = out_option(
-        "keep the site in this folder",
-        default_text="a temporary one",
-        group="advanced",
+        "keep the site in this folder", default_text="a temporary one", group="advanced"
     )
 
 
@@ -129,10 +113,10 @@ def serve_command(args: ServeFlags) -> int:
       histobench serve results
       histobench serve results --images CRC-100K.csv --port 8080
     """
-    from histobench.report.site import check_apart, check_results_folder
+    from histobench.report.site import check_apart
+    from histobench.roi.results.reader import existing_folder
 
-    results = Path(args.results)
-    check_results_folder(results)
+    results = existing_folder(args.results)
     if args.out:
         check_apart(Path(args.out), results)
     with tempfile.TemporaryDirectory(prefix="histobench-serve-") as temporary:
@@ -147,18 +131,10 @@ def _serve(args: ServeFlags, results: Path, site: Path) -> None:
 
     console = open_terminal()
     cache: Cache = {}
-
-    def say(text: str) -> None:
-        console.print(text)
+    say = console.print
 
     def build() -> None:
-        build_site(
-            results,
-            site,
-            **args.settings,
-            live=True,
-            cache=cache,
-        )
+        build_site(results, site, **args.settings, live=True, cache=cache)
 
     seen = snapshot(results)
     server = SiteServer(site, host=args.host, port=args.port)

@@ -1,4 +1,4 @@
-"""`histobench robustness`: measure how far features depend on the site, from stored features."""
+"""`histobench robustness`: measure how much features depend on the site, from stored features."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ _IMAGES = "from images (--stress)"
 
 @record
 class RobustnessFlags(DataOptions, RobustnessSettings):
-    """The flags of `robustness`."""
-
     features: tuple[str, ...] = option(
         "feature files (.pt) of one or more encoders, or folders of them",
         default=(),
@@ -61,7 +59,7 @@ class RobustnessFlags(DataOptions, RobustnessSettings):
 
 
 def robustness_command(args: RobustnessFlags) -> int:
-    """Measure how far features depend on the hospital, scanner or stain instead of
+    """Measure how much features depend on the hospital, scanner or stain instead of
     the tissue. Reads stored features; needs neither images nor a GPU.
 
     Feature files need a site column (site, scanner, stain, ...): see
@@ -90,14 +88,12 @@ def robustness_command(args: RobustnessFlags) -> int:
         raise HistobenchError("; ".join(unreadable))
     failed = [labelled("failed", "red", reason) for reason in unreadable]
     for name, features in encoders.items():
-        problems: dict[str, str] = {}
         with Busy(f"measuring {name[1]} on {name[0]}"):
             for what, found, _ in measured(name, features, args.columns or None, options, output):
                 if isinstance(found, HistobenchError):
-                    problems[what] = str(found)
+                    failed.append(labelled("failed", "red", f"{what}: {found}"))
                 else:
                     written += 1
-        failed += [labelled("failed", "red", f"{what}: {reason}") for what, reason in problems.items()]
     for line in failed:
         console.print(line)
     if written:
@@ -122,9 +118,8 @@ def _stress(args: RobustnessFlags) -> int:
     if not args.data or not args.encoders or args.features:
         raise HistobenchError("--stress reads images: give --data and --encoders instead of feature files")
     console = open_terminal()
-    dataset = DatasetSource.asked(args.data, args).load()
     reports = run_stress(
-        dataset,
+        DatasetSource.asked(args.data, args).load(),
         args.encoders,
         Path(args.results),
         images=args.stress_images,

@@ -22,7 +22,7 @@ from histobench.cli.terminal import (
 )
 from histobench.core.errors import HistobenchError
 from histobench.core.records import add_flags, given_flags, option, options_of, record
-from histobench.core.text import count_of
+from histobench.core.text import count_of, duration
 from histobench.roi.options import DatasetEntry, plan_options
 from histobench.roi.result_options import ReadsResults
 from histobench.roi.task_catalogue import ON_IMAGES
@@ -30,7 +30,6 @@ from histobench.roi.task_catalogue import ON_IMAGES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from histobench.roi.data.roi_dataset import RoiDataset
     from histobench.roi.options import Plan
     from histobench.roi.plan.plan_outcome import BenchmarkOutcome, Overview, PlanOutcome
     from histobench.roi.plan.planner import ExtractionEstimate
@@ -65,7 +64,6 @@ class RunFlags(EngineFlags):
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the command, then the options of a plan."""
     own = {each.name: each for each in options_of(RunFlags)}
     engine = [own.pop(each.name) for each in options_of(EngineFlags)]
     add_flags(parser, [*own.values(), *options_of(DatasetEntry), *plan_options(), *engine])
@@ -122,7 +120,7 @@ def print_outcome(done: BenchmarkOutcome, console: Console, *, verbose: bool = F
     if verbose:
         _print_details(done, console)
     shown = tables_shown(done)
-    found, hidden = shown.overviews, shown.hidden
+    found = shown.overviews
     for line in outcome.splits:
         console.print(line)
     for overview in found:
@@ -133,13 +131,13 @@ def print_outcome(done: BenchmarkOutcome, console: Console, *, verbose: bool = F
         console.print(f"not compared: {problem}")
     _print_failures(outcome, console)
     if found:
-        for line in explanations(found, hidden):
+        for line in explanations(found):
             console.print(line)
     if shown.answer:
         print_answer(shown.answer, console)
     if done.summary is not None:
-        console.print(f"Details: --verbose, or {done.summary}")
-    console.print(f"Next: {_next_step(outcome, found)}", style="bold")
+        console.print(f"Details: --verbose, or {_from_here(done.summary)}")
+    console.print(f"Next: {_next_step(done, found)}", style="bold")
     return 0 if outcome.has_results and not outcome.failures else USER_ERROR
 
 
@@ -157,7 +155,7 @@ def _print_details(done: BenchmarkOutcome, console: Console) -> None:
     print_tables(done.robustness, console)
 
 
-def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
+def explanations(found: Sequence[Overview]) -> Iterator[str]:
     """At most three lines that hold for all tables."""
     from histobench.roi.plan.plan_outcome import metric_words
 
@@ -179,21 +177,27 @@ def explanations(found: Sequence[Overview], hidden: int) -> Iterator[str]:
         further = f", not for {looks}" if looks else ""
         yield f"Corrected for all pairs of encoders within a task{further}."
     notes = len({note for each in found for note in each.notes})
-    if notes or hidden:
-        parts = [f"{count_of(notes, 'note')} about individual results (--verbose)"] if notes else []
-        parts += [f"{count_of(hidden, 'result')} of other runs in this folder"] if hidden else []
-        yield f"Not shown: {', '.join(parts)}."
+    if notes:
+        yield f"Not shown: {count_of(notes, 'note')} about individual results (--verbose)."
 
 
-def _next_step(outcome: PlanOutcome, found: Sequence[Overview]) -> str:
+def _next_step(done: BenchmarkOutcome, found: Sequence[Overview]) -> str:
+    outcome = done.outcome
     if outcome.failures:
         again = "" if outcome.has_results else "; nothing was measured"
         return f"fix the failures above and repeat the command (finished work is kept){again}"
+    if not found and done.not_compared:
+        return "repeat the command with another --results folder"
     if not found:
         return "choose a task that these encoders can do (histobench run --help)"
     if all(len(each.encoders) < 2 for each in found):
         return "add encoders to compare (`histobench models` lists them)"
-    return f"histobench report {shlex.quote(str(outcome.results))}   (web pages: errors, maps, methods)"
+    results = shlex.quote(str(_from_here(outcome.results)))
+    return f"histobench report {results}   (web pages: errors, maps, methods)"
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 #: Encoders that a line about skipped tasks names.
@@ -205,11 +209,13 @@ def _plan(args: argparse.Namespace) -> Plan:
 
     if args.plan and args.data:
         raise HistobenchError(
-            f"both a plan file ({args.plan}) and --data {args.data} are given; "
-            "a path with spaces needs quotes"
+            f"unexpected argument {args.plan!r}: lists take commas (--encoders A,B), shares take slashes "
+            "(--split 0.7/0.3), and a path with spaces needs quotes"
         )
     if not args.plan and not args.data:
-        raise HistobenchError("give a plan file, or --data and --encoders")
+        raise HistobenchError(
+            "give --data FOLDER --encoders NAME,... or a plan file; histobench run --help has examples"
+        )
     if args.plan and Path(args.plan).is_dir():
         meant = f"--data {shlex.quote(args.plan)}"
         raise HistobenchError(f"{args.plan} is a folder, not a plan file; did you mean {meant}?")
@@ -244,8 +250,7 @@ def _print_failures(outcome: PlanOutcome, console: Console) -> None:
         tasks.setdefault((reason, tuple(dict.fromkeys(encoders))), []).append(task)
     for (reason, names), alike in tasks.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        said = f"skipped: {', '.join(alike)} of {', '.join(names[:_NAMED])}{more}: {reason}"
-        console.print(in_flags(said))
+        console.print(in_flags(f"skipped: {', '.join(alike)} of {', '.join(names[:_NAMED])}{more}: {reason}"))
     for failure in outcome.failures:
         console.print(in_flags(f"FAILED: {failure.job}: {failure.reason}"), style="red")
     console.print(
@@ -259,12 +264,7 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
     from histobench.core.devices import resolve_device
     from histobench.roi.encoders.registry import require_encoders
     from histobench.roi.plan.plan_run import check_patients, check_prompts, load_datasets, unresolved_encoders
-    from histobench.roi.plan.planner import (
-        estimated_seconds,
-        extraction_estimates,
-        tasks_for,
-        with_measured,
-    )
+    from histobench.roi.plan.planner import estimated_seconds, extraction_estimates, tasks_for, with_measured
 
     with Busy("reading datasets and checking encoders"):
         missing = unresolved_encoders(plan, download=False)
@@ -284,18 +284,18 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
         _print_extractions(plan, jobs, device, console)
     for task in filter(tasks.__contains__, ON_IMAGES):
         known = any(job.seconds for job in jobs)
-        cost = f"about {_duration(parts[task])} on a typical {device}" if known else "its cost is not known"
+        cost = f"about {duration(parts[task])} on a typical {device}" if known else "its cost is not known"
         console.print(f"{task}: {cost}; no features are stored")
     unknown = len({job.encoder for job in jobs if job.seconds is None})
     console.print(
-        f"total: about {_duration(sum(parts.values()))} from empty caches ("
-        + ", ".join(f"{part} {_duration(seconds)}" for part, seconds in parts.items() if seconds)
+        f"total: about {duration(sum(parts.values()))} from empty caches ("
+        + ", ".join(f"{part} {duration(seconds)}" for part, seconds in parts.items() if seconds)
         + ")"
         + (f", and {count_of(unknown, 'encoder')} of unknown cost" if unknown else "")
     )
     if engine != "local":
         on_device = sum(seconds for part, seconds in parts.items() if part in ("features", *ON_IMAGES))
-        _print_units(plan, datasets, on_device, console)
+        console.print(f"{on_device / 3600:.1f} GPU hours in total")
     console.print(
         f"tasks: {', '.join(tasks)} with preset {', '.join(plan.presets)}; results in {plan.results}"
     )
@@ -307,7 +307,6 @@ def _print_dry_run(plan: Plan, console: Console, *, keep_going: bool, engine: st
 
 
 def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str, console: Console) -> None:
-    """What the features of each encoder cost."""
     from histobench.roi.encoders.own_name import is_computed, label_of
 
     print_table(
@@ -317,7 +316,7 @@ def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: s
                 "encoder": job.encoder,
                 "images": f"{job.images:,}",
                 "features": "?" if job.megabytes is None else f"{job.megabytes:.1f} MB",
-                "extraction": "?" if job.seconds is None else _duration(job.seconds),
+                "extraction": "?" if job.seconds is None else duration(job.seconds),
             }
             for job in jobs
         ]
@@ -326,39 +325,11 @@ def _print_extractions(plan: Plan, jobs: Sequence[ExtractionEstimate], device: s
     if others:
         console.print(f"features that are not computed from images: {', '.join(others)}")
     total = sum(job.seconds or 0.0 for job in jobs)
-    disk = sum(job.megabytes or 0.0 for job in jobs)
     console.print(
-        f"{count_of(len(jobs), 'extraction')}: about {_duration(total)} on a typical {device} and "
-        f"{disk:.0f} MB of features"
+        f"{count_of(len(jobs), 'extraction')}: about {duration(total)} on a typical {device} and "
+        f"{sum(job.megabytes or 0.0 for job in jobs):.0f} MB of features"
     )
 
-
-def _print_units(plan: Plan, datasets: dict[str, RoiDataset], seconds: float, console: Console) -> None:
-    """How the work is divided, to choose the number of nodes."""
-    from collections import Counter
-
-    from histobench.roi.features.inference.shards import CPU_SHARD_IMAGES, SHARD_IMAGES
-    from histobench.roi.plan.planner import units_of
-
-    kinds = Counter(unit.kind for unit in units_of(plan, datasets, full_paths=True))
-    images = sum(len(part) for dataset in datasets.values() for part in dataset.splits.values())
-    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    console.print(
-        f"units of work: {listed}; also shards of {SHARD_IMAGES} images ({CPU_SHARD_IMAGES} on a CPU): "
-        f"{images} images are {-(-images // SHARD_IMAGES)} or more per encoder; "
-        f"{seconds / 3600:.1f} GPU hours in total"
-    )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-# `histobench status`: the progress of a run.
 
 STATES = ("done", "running", "waiting", "stale", "failed", "blocked")
 
@@ -374,16 +345,13 @@ def status_command(args: ReadsResults) -> int:
       histobench status
       histobench status other-results
     """
+    from histobench.mint.runs.parted_run import PartedRun
     from histobench.roi.units.roi_run import RoiRun
     from histobench.roi.units.status import status_of
     from histobench.work.engines import queued
 
     results = Path(args.results)
-    folder: RunFolder | None = RoiRun.latest(results)
-    if folder is None:
-        from histobench.mint.runs.parted_run import PartedRun
-
-        folder = PartedRun.latest(results)
+    folder: RunFolder | None = RoiRun.latest(results) or PartedRun.latest(results)
     status = status_of(results, folder)
     console = open_terminal()
     used = [state for state in STATES if status.states[state]]
@@ -398,10 +366,10 @@ def status_command(args: ReadsResults) -> int:
         ]
     )
     counts_text = ", ".join(f"{status.states[state]} {state}" for state in STATES if status.states[state])
-    console.print(f"{status.folder.name} (--engine {status.engine}): {counts_text}")
+    console.print(f"run {status.folder.name} (--engine {status.engine}): {counts_text}")
     if status.hosts:
         hosts = ", ".join(f"{host} ({count})" for host, count in sorted(status.hosts.items()))
-        console.print(f"at work: {hosts}")
+        console.print(f"working: {hosts}")
     jobs = queued(folder) if folder else {}
     if jobs:
         counts_text = ", ".join(f"{count} {name}" for name, count in jobs.items())

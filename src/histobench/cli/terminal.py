@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from histobench.core.records import flags_of
 from histobench.core.text import shown
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from histobench.roi.comparison.grids import Grid
     from histobench.roi.plan.plan_outcome import Overview, OverviewCell
 
-
-# Messages name parameters; the command line shows them as flags: `group_regex` is --group-regex.
 
 _NAMED = re.compile(r"`(\w+)`")
 #: The flags of the running command, by the names of their parameters: one process runs one command.
@@ -48,21 +47,12 @@ def in_flags(text: str) -> str:
 
 
 def speak_as(parser: argparse.ArgumentParser) -> None:
-    """Spell parameters as the flags of this command from now on."""
     _flags.clear()
-    _learn(parser)
-
-
-def _learn(parser: argparse.ArgumentParser) -> None:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for job in action.choices.values():
-                _learn(job)
-        long = [flag for flag in action.option_strings if flag.startswith("--")]
-        if long:
-            _flags.setdefault(action.dest, long[0])
+    for flag, action in flags_of(parser):
+        if flag.startswith("--") and flag in action.option_strings:
+            _flags.setdefault(action.dest, flag)
             # A flag keeps its own name where the value is stored under another one.
-            _flags.setdefault(long[0][2:].replace("-", "_"), long[0])
+            _flags.setdefault(flag[2:].replace("-", "_"), flag)
 
 
 def say(text: object = "", *, error: bool = False, end: str = "\n") -> None:
@@ -111,13 +101,10 @@ def with_bounds(value: float | None, low: float | None, high: float | None, *, m
 
 
 def labelled(label: str, style: str, text: object) -> Text:
-    """A word in colour and what it is about."""
     from rich.text import Text
 
     return Text.assemble((label, style), in_flags(f" {text}"))
 
-
-# One table for every command, as wide as the terminal.
 
 #: Characters of a line in a file or a pipe, which have no width: lines stay whole.
 WIDTH = 2000
@@ -247,7 +234,6 @@ def _in_form(text: str, form: str) -> str:
 
 
 def _styled(cell: str) -> Text:
-    """A cell with its mark in bold, and its second line dim."""
     from rich.text import Text
 
     value, _, below = cell.partition("\n")
@@ -256,7 +242,6 @@ def _styled(cell: str) -> Text:
 
 
 def print_overview(overview: Overview, console: Console) -> None:
-    """Print encoders as rows and tasks as columns."""
     groups = overview.n_groups
     counted = f": {overview.n_images:,} test images" if overview.n_images else ""
     counted += f" of {groups:,} groups (patients, slides)" if counted and groups is not None else ""
@@ -277,18 +262,12 @@ def print_overview(overview: Overview, console: Console) -> None:
 
 
 def _value(cell: OverviewCell | None) -> str:
-    if cell is None or cell.value is None:
-        return "-"
-    return with_bounds(cell.value, cell.low, cell.high, mark=cell.mark)
+    return "-" if cell is None else with_bounds(cell.value, cell.low, cell.high, mark=cell.mark)
 
 
 def print_answer(text: str, console: Console) -> None:
-    """Print which encoders may be the best."""
     lines = textwrap.wrap(f"Answer: {text}", console.width, break_long_words=False, break_on_hyphens=False)
     console.print("\n".join(lines), style="bold")
-
-
-# What is shown while something takes long.
 
 
 @contextmanager
@@ -320,21 +299,18 @@ class Busy:
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
-        """Show it, or show it again."""
         if self._status is not None:
             self._status.start()
         else:
             self._watch()
 
     def stop(self) -> None:
-        """Show nothing."""
         if self._status is not None:
             self._status.stop()
         if self._timer is not None:
             self._timer.cancel()
 
     def update(self, text: str) -> None:
-        """Something else is being done now."""
         self._text = text
         if self._status is not None:
             self._status.update(_plain(text))

@@ -17,6 +17,7 @@ from histobench.cli.mint import INCOMPLETE
 from histobench.cli.terminal import open_terminal, say
 from histobench.core.errors import HistobenchError
 from histobench.core.files import WORKER_PATIENCE, await_file, set_patience
+from histobench.core.progress import Progress
 from histobench.core.records import option, record
 from histobench.roi.units.roi_run import REPORT, RoiRun
 from histobench.work.run_folder import UNITS, RunFolder
@@ -28,8 +29,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @record
 class WorkerFlags:
-    """The flags of `worker`."""
-
     track: str = option(
         "the kind of run", default="", choices=("roi", "mint", "consult"), positional=True, required=True
     )
@@ -69,8 +68,7 @@ def worker_command(args: WorkerFlags) -> int:
     if not (folder.path / UNITS).is_file():
         raise HistobenchError(f"{folder.path} is not the folder of a run: it has no {UNITS}")
     known = (*folder.kinds, *((REPORT,) if args.track == "roi" else ()))
-    # `collect` was the name of the last kind; jobs that are queued may still use it.
-    kinds = [REPORT if kind == "collect" else kind for kind in args.kinds] or known
+    kinds = args.kinds or known
     for kind in kinds:
         if kind not in known:
             raise HistobenchError(f"unknown kind {kind!r}; known: {', '.join(known)}")
@@ -141,7 +139,6 @@ def _play_parts(folder: Any) -> int:
 
 
 def _on_stop(then: Callable[[int], object]) -> None:
-    """What a request to stop does."""
     for number in _SIGNALS:
         signal.signal(number, lambda number, _: then(number))
 
@@ -171,26 +168,22 @@ def _collect(folder: Any) -> int:
     from histobench.roi.plan.plan_run import note_speeds, outcome_of
     from histobench.roi.plan.whole_benchmark import collect
 
-    plan = folder.plan
-    results = folder.results
-    note_speeds(folder, results)
-    outcome = outcome_of(folder, results)
-    done = collect(outcome, n_bootstrap=plan.get("n_bootstrap"), say=say, heading="Summary")
+    note_speeds(folder, folder.results)
+    outcome = outcome_of(folder, folder.results)
+    done = collect(outcome, n_bootstrap=folder.plan.get("n_bootstrap"), say=say, heading="Summary")
     return print_outcome(done, open_terminal()) and USER_ERROR
 
 
-class _LogLines:
+class _LogLines(Progress):
     """Progress as lines of a log; asked to stop, it does so at the next batch."""
 
     def __init__(self) -> None:
         self.stopped = False
 
     def stop(self) -> None:
-        """At the next opportunity."""
         self.stopped = True
 
     def begin(self, what: str, total: int) -> None:
-        """Say what is to be done."""
         say(f"{what}: {total} images")
 
     def advance(self, count: int) -> None:
@@ -200,9 +193,5 @@ class _LogLines:
         if self.stopped:
             raise WorkerStoppedError
 
-    def end(self) -> None:
-        """Nothing to add."""
-
     def say(self, text: str) -> None:
-        """A line."""
         say(text)

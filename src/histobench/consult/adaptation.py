@@ -13,7 +13,6 @@ from histobench.consult.measures import Plays
 Floats = NDArray[np.float64]
 #: A drop that chance gives in more sequences than this is not taken for adaptation.
 ALPHA = 0.05
-#: Simulated sequences without a drop.
 SIMULATED = 2000
 
 
@@ -25,16 +24,11 @@ def followed_before(played: Sequence[Plays], length: int) -> float | None:
 
 
 def cases_until(plays: Plays, before: float, length: int) -> list[int | None]:
-    """For each sequence the cases after the change until the agent follows half as many wrong answers.
-
-    The change point of highest likelihood among the wrong answers of the second half, if a drop as clear as
-    this is seen in at most 5 % of sequences without one (simulated); None otherwise.
-    """
+    """For each sequence the cases after the change until the agent follows half as many wrong answers."""
     change = change_of(length)
     found: list[int | None] = []
     for number in np.unique(plays.sequence):
-        here = (plays.sequence == number) & (plays.position >= change)
-        positions, followed = _wrong_answers(plays, here)
+        positions, followed = _wrong_answers(plays, (plays.sequence == number) & (plays.position >= change))
         if not len(followed):
             found.append(None)
             continue
@@ -47,14 +41,9 @@ def cases_until(plays: Plays, before: float, length: int) -> list[int | None]:
 
 
 def median_until(cases: Sequence[int | None]) -> float | None:
-    """The median of Kaplan and Meier; None where more than half are censored.
-
-    All are censored at the end of their sequences, so that it is the median with those as the longest.
-    """
-    if not cases:
-        return None
+    """The median of Kaplan and Meier; None where more than half are censored."""
     ordered = sorted(np.inf if each is None else float(each) for each in cases)
-    middle = ordered[(len(ordered) - 1) // 2]
+    middle = ordered[(len(ordered) - 1) // 2] if ordered else np.inf
     return middle if np.isfinite(middle) else None
 
 
@@ -72,5 +61,4 @@ def _gains(followed: Floats, before: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         yes = np.where(rate > 0, rate * np.log(rate / before), 0.0)
         no = np.where(rate < 1, (1 - rate) * np.log((1 - rate) / (1 - before)), 0.0)
-    gains: Floats = np.where(rate <= before / 2, n * (yes + no), 0.0)
-    return gains
+    return np.asarray(np.where(rate <= before / 2, n * (yes + no), 0.0))

@@ -13,25 +13,18 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.text import listed
 
 Floats = NDArray[np.float64]
-#: A probability of 0 has no logarithm.
 SMALLEST = 1e-12
 _RANGE = (1e-3, 1e3)
 
 
 def at_temperature(probabilities: Floats, temperature: float) -> Floats:
-    """Probabilities [n, c] with their logarithms divided by the temperature.
-
-    >>> at_temperature(np.array([[0.8, 0.2]]), 1.0).round(6).tolist()
-    [[0.8, 0.2]]
-    """
+    """Probabilities [n, c] with their logarithms divided by the temperature."""
     logits = np.log(np.maximum(probabilities, SMALLEST)) / temperature
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    scaled: Floats = powers / powers.sum(axis=1, keepdims=True)
-    return scaled
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def fit_temperature(probabilities: Floats, labels: NDArray[np.int64]) -> float:
-    """The temperature of least cross-entropy on labelled (validation) rows."""
     from scipy.optimize import minimize_scalar
 
     rows = np.arange(len(labels))
@@ -49,10 +42,8 @@ def temperature_of_mean(probabilities: Floats, mean: float) -> float:
     low, high = np.log(_RANGE)
     for _ in range(100):  # the mean falls as the temperature rises
         middle = (low + high) / 2
-        if at_temperature(probabilities, float(np.exp(middle))).max(axis=1).mean() > mean:
-            low = middle
-        else:
-            high = middle
+        above = at_temperature(probabilities, float(np.exp(middle))).max(axis=1).mean() > mean
+        low, high = (middle, high) if above else (low, middle)
     return float(np.exp((low + high) / 2))
 
 
@@ -60,24 +51,13 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The chosen rows in ascending order, and each one's chance of having been chosen."""
-
+class SelectedCases:
     rows: Ints  # [m]
     probability: Floats  # [m]
 
 
-def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: int = 0) -> Selection:
-    """Select `count` rows: half from the `wrong` ones (all if fewer), as even over classes as possible.
-
-    Within each half and class the draw is simple random sampling. Places that cannot be shared evenly go to
-    classes by lot, and the probability accounts for that lot: weights 1 / probability are unbiased.
-
-    >>> labels, wrong = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 0, 0, 0], dtype=bool)
-    >>> chosen = select_cases(labels, wrong, count=3)
-    >>> len(chosen.rows), float(chosen.probability[0])
-    (3, 1.0)
-    """
+def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: int = 0) -> SelectedCases:
+    """Select `count` rows: half from the `wrong` ones (all if fewer), as even over classes as possible."""
     generator = np.random.default_rng([seed, len(labels), count])
     right = int((~wrong).sum())
     from_wrong = min(int(wrong.sum()), max(count // 2, count - right))
@@ -87,15 +67,11 @@ def select_cases(labels: Ints, wrong: NDArray[np.bool_], *, count: int, seed: in
     ]
     rows, probability = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(rows)
-    return Selection(rows[order], probability[order])
+    return SelectedCases(rows[order], probability[order])
 
 
 def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return how many of each class are certain, and which classes draw lots for one place more.
-
-    >>> even_shares(np.array([1, 5, 5]), 6)
-    (array([1, 2, 2]), array([1, 2]))
-    """
+    """Return how many of each class are certain, and which classes draw lots for one place more."""
     certain = np.zeros(len(sizes), dtype=np.int64)
     left = min(count, int(sizes.sum()))
     while True:
@@ -110,7 +86,6 @@ def even_shares(sizes: Ints, count: int) -> tuple[Ints, Ints]:
 def _draw(
     pool: Ints, labels: Ints, count: int, generator: np.random.Generator
 ) -> Iterator[tuple[Ints, Floats]]:
-    """Yield the chosen rows of each class with their probabilities."""
     if not count:
         return
     classes, sizes = np.unique(labels[pool], return_counts=True)
@@ -121,8 +96,7 @@ def _draw(
         expected[waiting] += left / len(waiting)
         certain[generator.choice(waiting, size=left, replace=False)] += 1
     for label, size, places, mean in zip(classes, sizes, certain, expected, strict=True):
-        members = pool[labels[pool] == label]
-        rows = np.sort(generator.choice(members, size=int(places), replace=False))
+        rows = np.sort(generator.choice(pool[labels[pool] == label], size=int(places), replace=False))
         yield rows, np.full(int(places), mean / size)
 
 
@@ -144,13 +118,11 @@ ARMS: dict[str, str] = {
     "expert": "the strong encoder and MINT's expert feedback without the answer",
     "placebo": "the strong encoder and feedback without content",
 }
-#: One agent meets cases one after the other, and keeps notes.
 SEQUENCE_ARMS = ("sequence", "sequence-same")
 #: What is prepared unless other arms are named: those of the registered contrasts, and each encoder.
 DEFAULT_ARMS = ("none", "strong", "weak", "random", *SEQUENCE_ARMS, "sure", "unsure", "wrong-25")
 DOSES = {"wrong-10": 0.10, "wrong-25": 0.25, "wrong-50": 0.50}
 MEANS = {"sure": 0.99, "unsure": 0.40}
-#: The confidence of a class that is wrong by design.
 WRONG_CONFIDENCE = 0.95
 #: How far above chance the least mean confidence lies where .40 is below it.
 ABOVE_CHANCE = 0.05
@@ -158,8 +130,6 @@ ABOVE_CHANCE = 0.05
 
 @dataclass(frozen=True)
 class ArmPlan:
-    """What each case is shown in one arm."""
-
     arm: str
     role: str  # of the encoder that answers
     source: Ints  # [n], the case whose answers are shown
@@ -173,7 +143,6 @@ class ArmPlan:
 
 
 def named_arms(text: str, known: Collection[str]) -> list[str]:
-    """Return the arms of a comma-separated list, each once; all of them must be known."""
     arms = list(dict.fromkeys(listed(text)))
     if not arms:
         raise HistobenchError("no arm is named; give `arms`, such as `arms` none,strong,weak,random")
@@ -184,13 +153,7 @@ def named_arms(text: str, known: Collection[str]) -> list[str]:
 
 
 def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
-    """Return the arms that a list names; `default` and `all` leave out what these encoders do not allow.
-
-    >>> parse_arms("none,strong", ["strong"])
-    ['none', 'strong']
-    >>> parse_arms("default", ["strong", "random"])[:3]
-    ['none', 'strong', 'random']
-    """
+    """Return the arms that a list names; `default` and `all` leave out what these encoders do not allow."""
     if text.strip() in ("all", "default"):
         offered = ARMS if text.strip() == "all" else DEFAULT_ARMS
         return [arm for arm in offered if needs(arm, roles) <= set(roles)]
@@ -205,12 +168,9 @@ def parse_arms(text: str, roles: Sequence[str]) -> list[str]:
 
 
 def needs(arm: str, roles: Sequence[str] = ROLES) -> set[str]:
-    """The roles of encoders without which an arm cannot be."""
     if arm == "none":
         return set()
-    if arm in SEQUENCE_ARMS:
-        return {"strong", replacement(roles)}
-    return {role_of(arm)}
+    return {"strong", replacement(roles)} if arm in SEQUENCE_ARMS else {role_of(arm)}
 
 
 def role_of(arm: str) -> str:
@@ -225,8 +185,6 @@ def replacement(roles: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One case of a sequence: which sequence, its place in it (both from 0 on), and the encoder's role."""
-
     sequence: int
     position: int
     case: str
@@ -234,25 +192,15 @@ class Step:
 
     @property
     def id(self) -> str:
-        """The id of the episode.
-
-        >>> Step(0, 3, "3fa8", "strong").id
-        '00.003.3fa8'
-        """
         return f"{self.sequence:02d}.{self.position:03d}.{self.case}"
 
 
 def case_of(episode: str) -> str:
-    """The case of an episode by its id, in a sequence or alone."""
     return episode.rpartition(".")[2]
 
 
 def draw_sequences(n_cases: int, *, count: int, length: int, seed: int = 0) -> list[Ints]:
-    """Draw `count` orders of at most `length` cases; a case comes again only after all have come.
-
-    >>> [len(order) for order in draw_sequences(10, count=3, length=4)]
-    [4, 4, 4]
-    """
+    """Draw `count` orders of at most `length` cases; a case comes again only after all have come."""
     generator = _generator(seed, "sequences")
     length = min(length, n_cases)
     orders: list[Ints] = []
@@ -266,14 +214,11 @@ def draw_sequences(n_cases: int, *, count: int, length: int, seed: int = 0) -> l
 
 
 def steps_of(arm: str, sequences: Sequence[Sequence[str]], replaced_by: str) -> list[Step]:
-    """Return every step of every sequence in a sequence arm, those of one position together."""
+    def role(position: int, length: int) -> str:
+        return replaced_by if arm == "sequence" and position >= change_of(length) else "strong"
+
     steps = [
-        Step(
-            number,
-            position,
-            case,
-            replaced_by if arm == "sequence" and position >= change_of(len(cases)) else "strong",
-        )
+        Step(number, position, case, role(position, len(cases)))
         for number, cases in enumerate(sequences)
         for position, case in enumerate(cases)
     ]
@@ -281,19 +226,11 @@ def steps_of(arm: str, sequences: Sequence[Sequence[str]], replaced_by: str) -> 
 
 
 def change_of(length: int) -> int:
-    """The position from which on the encoder is another one."""
     return length - length // 2
 
 
 def random_order(labels: Sequence[str] | Ints, *, seed: int = 0) -> Ints:
-    """Return a random order of cases of which every beginning is a sample stratified by class.
-
-    The k-th of the n cases of a class, in random order, is at (k + u) / n with one uniform u for the class.
-
-    >>> order = random_order(["a", "b"] * 4)
-    >>> sorted(np.asarray(["a", "b"] * 4)[order[:2]].tolist())
-    ['a', 'b']
-    """
+    """Return a random order of cases of which every beginning is a sample stratified by class."""
     codes = np.unique(np.asarray(labels), return_inverse=True)[1]
     generator = _generator(seed, "order")
     place = np.empty(len(codes))
@@ -321,15 +258,13 @@ def plan_arm(arm: str, calibrated: dict[str, Floats], references: Ints, *, seed:
         mean = max(MEANS[arm], 1 / base.shape[1] + ABOVE_CHANCE)
         shown = at_temperature(base, temperature_of_mean(base, mean))
     elif arm in DOSES:
-        lot = _generator(seed, "wrong").permutation(n)
-        manipulated = np.isin(everyone, lot[: round(DOSES[arm] * n)])
+        manipulated = np.isin(everyone, _generator(seed, "wrong").permutation(n)[: round(DOSES[arm] * n)])
         shown = np.where(manipulated[:, None], _made_wrong(base, references), base)
         order = np.where(manipulated[:, None], _order(shown), order)
     return ArmPlan(arm, role_of(arm), source, shown, order, manipulated)
 
 
 def derangement(n: int, generator: np.random.Generator) -> Ints:
-    """Return for each case another one, every case once: the next one in a random circle."""
     circle = generator.permutation(n)
     source = np.empty(n, dtype=np.int64)
     source[circle] = np.roll(circle, 1)
@@ -337,7 +272,6 @@ def derangement(n: int, generator: np.random.Generator) -> Ints:
 
 
 def _made_wrong(probabilities: Floats, references: Ints) -> Floats:
-    """The likeliest class that is not the reference, made confident; the others share the rest as before."""
     rows = np.arange(len(probabilities))
     others = probabilities.copy()
     others[rows, references] = -1

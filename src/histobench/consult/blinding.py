@@ -36,12 +36,7 @@ _ID = re.compile(r"(, image )\w+$", re.MULTILINE)
 def blinding_checks(
     cases: Sequence[Case], cassette: Cassette, names: Sequence[str], *, seed: int = 0
 ) -> tuple[BlindingCheck, ...]:
-    """For every two encoders of a study: the AUC with which the form of their answers tells them apart.
-
-    Classes are masked and confidences left out: what depends on whether the tool is right may differ. Cases
-    count by the inverse of their selection probability, because half of them were chosen for an error of the
-    strong encoder.
-    """
+    """For every two encoders of a study: the AUC with which the form of their answers tells them apart."""
     by_case: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for row in cassette.rows:
         by_case.setdefault((row.image, row.arm), []).append((row.tool, row.arguments, row.answer))
@@ -61,8 +56,7 @@ def blinding_checks(
         groups = groups_of(cases) * 2
         weights = np.array([case.weight for case in cases] * 2)
         label = np.repeat([0, 1], len(cases))
-        scores = _scores(table, label, groups, weights, seed)
-        auc, low, high = _auc(scores, label, groups, weights)
+        auc, low, high = _auc(_scores(table, label, groups, weights, seed), label, groups, weights)
         n_groups = len(set(groups))
         alone = [_tells(column, label, weights) for column in table.T]
         worst = int(np.argmax(alone))
@@ -82,7 +76,6 @@ def _tells(column: Floats, label: NDArray[np.int64], weights: Floats) -> float:
 def _scores(
     table: Floats, label: NDArray[np.int64], groups: Sequence[str], weights: Floats, seed: int
 ) -> Floats:
-    """What gradient boosting says of each row, fitted on the rows of other groups [n]."""
     from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.model_selection import GroupKFold
 

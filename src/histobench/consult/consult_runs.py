@@ -18,7 +18,7 @@ from histobench.consult.study import open_study as read_study
 from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, study_options
 from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.files import check_writable
-from histobench.core.records import checked, from_values, unknown_key, values_from
+from histobench.core.records import check_keys, checked, from_values, values_from
 from histobench.core.renamed import Renamed, renamed_parameters
 from histobench.core.text import listed
 from histobench.mint.runs.play import no_display
@@ -51,8 +51,12 @@ class ConsultRuns:
 
     Examples
     --------
-    >>> import histobench as hb
-    >>> hb.consult.open_runs("study").to_frame()  # doctest: +SKIP
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> hb.consult.run(study, "policy:always-trust").to_frame()["arm"].unique().tolist()
+    ['none', 'strong']
     """
 
     def __init__(self, study: Study, folder: str | Path, outcome: RunOutcome | None = None) -> None:
@@ -211,9 +215,7 @@ def prepare(
     names = tuple(part for each in checked(tuple[str, ...], encoders, "encoders") for part in listed(each))
     target = check_writable(checked(Path, folder, "folder"), "folder")
     values = {**options, "cases": cases, "seed": seed}
-    for name in values:
-        if name not in (known := [each.name for each in study_options()]):
-            raise unknown_key(name, known, "")
+    check_keys(values, [each.name for each in study_options()])
     wanted = ",".join(checked(tuple[str, ...], arms, "arms"))
     plan = plan_study(names, wanted, values_from(study_options(), values, ""))
     dataset = getattr(data, "_roi", None)
@@ -275,15 +277,16 @@ def run(
 
     Examples
     --------
-    >>> import histobench as hb
-    >>> runs = hb.consult.run("study", "policy:reader", arms="none,strong")  # doctest: +SKIP
-    >>> runs.to_frame()  # doctest: +SKIP
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> hb.consult.run(study, "policy:always-trust").agents
+    ['policy-always-trust']
     """
     place = study.folder if isinstance(study, Study) else checked(Path, study, "study")
     expert = options.pop("expert", None)
-    for name in options:
-        if name not in RUN_OPTIONS:
-            raise unknown_key(name, (*RUN_OPTIONS, "expert"), "")
+    check_keys(options, (*RUN_OPTIONS, "expert"))
     values = {
         "max_tokens": CONSULT_MAX_TOKENS,
         **options,
@@ -328,20 +331,21 @@ def open_study(folder: str | Path) -> Study:
     >>> folder = tempfile.mkdtemp()
     >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
     >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
-    >>> len(hb.consult.open_study(f"{folder}/study").cases)
+    >>> len(hb.consult.open_study(study.folder).cases)
     6
     """
     return read_study(checked(Path, folder, "folder"))
 
 
-def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> ConsultRuns:
+@renamed_parameters(runs="results")
+def open_runs(study: Study | str | Path, *, results: str | Path | None = None) -> ConsultRuns:
     """Open the episodes that agents have played on a study.
 
     Parameters
     ----------
     study : Study, str or Path
         The study, or its folder.
-    runs : str or Path, optional
+    results : str or Path, optional
         Folder of the episodes (default: "runs" in the study).
 
     Returns
@@ -355,11 +359,11 @@ def open_runs(study: Study | str | Path, *, runs: str | Path | None = None) -> C
     >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
     >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
     >>> _ = hb.consult.run(study, "policy:always-trust")
-    >>> hb.consult.open_runs(f"{folder}/study").agents
+    >>> hb.consult.open_runs(study).agents
     ['policy-always-trust']
     """
     opened = study if isinstance(study, Study) else open_study(study)
-    return ConsultRuns(opened, opened.folder / RUNS if runs is None else checked(Path, runs, "runs"))
+    return ConsultRuns(opened, checked(Path, results or opened.folder / RUNS, "results"))
 
 
 def register(study: Study | str | Path, file: str | Path) -> Study:
@@ -382,8 +386,14 @@ def register(study: Study | str | Path, file: str | Path) -> Study:
 
     Examples
     --------
-    >>> import histobench as hb
-    >>> hb.consult.register("study", "contrasts.json")  # doctest: +SKIP
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> with open(f"{folder}/mine.json", "w") as file:
+    ...     _ = file.write('[{"name": "gain", "measure": "final", "arm": "strong", "against": "none"}]')
+    >>> [each.name for each in hb.consult.register(study, f"{folder}/mine.json").contrasts]
+    ['over_tool', 'gain']
     """
     opened = study if isinstance(study, Study) else open_study(study)
     register_contrasts(opened.folder, read_contrasts(checked(Path, file, "file")), opened.facts.arms)

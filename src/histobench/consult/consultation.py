@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from histobench.consult.arms import Step
@@ -33,42 +32,29 @@ _READ_CHARS = 2000
 
 
 @dataclass(frozen=True)
-class Answer:
-    """`label` is None for an answer that defers or cannot be read, which `problem` then says."""
-
+class CaseAnswer:
     label: str | None = None
     confidence: float | None = None
     defer: bool = False
     problem: str = ""
 
 
-def read_answer(text: str, options: Sequence[str]) -> Answer:
-    """Read the answer in a solution: JSON with `label` and `confidence`, or the label alone.
-
-    >>> read_answer('{"label": "str", "confidence": 0.8}', ["STR", "TUM"])
-    Answer(label='STR', confidence=0.8, defer=False, problem='')
-    >>> read_answer("TUM", ["STR", "TUM"]).label
-    'TUM'
-    >>> read_answer("defer", ["STR", "TUM"]).defer
-    True
-    >>> read_answer("STR or TUM", ["STR", "TUM"]).problem
-    'it names none of the options, or several'
-    """
+def read_answer(text: str, options: Sequence[str]) -> CaseAnswer:
+    """Read the answer in a solution: JSON with `label` and `confidence`, or the label alone."""
     text = _FENCE.sub("", text.strip()[:_READ_CHARS]).strip()
-    said: Any = _as_json(text)
-    confidence = None
+    said, confidence = _as_json(text), None
     if isinstance(said, dict):
         confidence = _confidence(said.get("confidence"))
         said = next((said[name] for name in ("label", "solution", "answer") if name in said), "")
     if not isinstance(said, str):
-        return Answer(confidence=confidence, problem="the label is no text")
+        return CaseAnswer(confidence=confidence, problem="the label is not text")
     bare = said.strip().strip("\"'.").strip()
     if bare.casefold() == DEFER:
-        return Answer(confidence=confidence, defer=True)
+        return CaseAnswer(confidence=confidence, defer=True)
     label = _option(said.strip(), options) or _option(bare, options)
     if label is None:
-        return Answer(confidence=confidence, problem="it names none of the options, or several")
-    return Answer(label, confidence)
+        return CaseAnswer(confidence=confidence, problem="it names none of the options, or several")
+    return CaseAnswer(label, confidence)
 
 
 def _as_json(text: str) -> Any:
@@ -103,15 +89,12 @@ def _confidence(value: Any) -> float | None:
     return number if math.isfinite(number) and 0 <= number <= 1 else None
 
 
-#: Calls of tools in an episode.
 MOST_CALLS = 6
 SPENT = f"No calls are left: all {MOST_CALLS} have been made. Give your answer."
 
 
 @dataclass
 class Desk:
-    """The recorded answers that an agent may ask for in one episode."""
-
     case: Case
     arm: str
     facts: StudyFacts
@@ -123,14 +106,12 @@ class Desk:
 
     @property
     def view(self) -> ToolView | None:
-        """The arm's encoder for this case; None where there is none."""
         return self.case.arms.get(self.shown or self.arm)
 
     def ask(self, tool: str, arguments: dict[str, Any] | None = None, **asked: str) -> str:
         return self.count(tool) or self.cassette.answer(tool, arguments or {}, **asked)
 
     def count(self, tool: str) -> str:
-        """Count a call; the text is not empty when none is left."""
         if len(self.calls) >= MOST_CALLS:
             return SPENT
         self.calls.append(tool)
@@ -151,6 +132,9 @@ class EncoderTool(CaseTool):
         assert desk.view is not None
         asked = {"image": desk.case.id, "encoder": desk.view.encoder, "arm": desk.shown or desk.arm}
         return desk.ask(self.name, arguments, **asked)
+
+    def __call__(self) -> str:
+        return self.ask()
 
 
 class MeasureTool(CaseTool):
@@ -199,9 +183,6 @@ class ZeroShot(EncoderTool):
     def is_open(self) -> bool:
         return super().is_open() and self.desk.view is not None and self.desk.view.zero_shot
 
-    def __call__(self) -> str:
-        return self.ask()
-
 
 class TrackRecord(EncoderTool):
     name = "track_record"
@@ -210,9 +191,6 @@ class TrackRecord(EncoderTool):
 
     def is_open(self) -> bool:
         return super().is_open() and self.desk.arm == "disclosed"
-
-    def __call__(self) -> str:
-        return self.ask()
 
 
 class Look(CaseTool):
@@ -229,7 +207,6 @@ class Look(CaseTool):
 
 
 def desk_tools(desk: Desk, picture: Path | None = None) -> list[Tool]:
-    """Return all tools that may be open in some arm, in the order of the prompt."""
     look = [Look(desk, picture)] if picture is not None else []
     of_encoder = [kind(desk) for kind in (Predict, NeighboursTool, ZeroShot, TrackRecord)]
     return [MeasureTool(desk), Typical(desk), *look, *of_encoder]
@@ -255,8 +232,7 @@ def _crop(picture: Path, box: list[float]) -> str:
     whole = open_rgb(locate(picture).read(), name=picture.name)
     width, height = whole.size
     edges = (int(left * width), int(top * height), -int(-right * width // 1), -int(-bottom * height // 1))
-    part = whole.crop(edges)
-    buffer = io.BytesIO()
+    part, buffer = whole.crop(edges), io.BytesIO()
     part.save(buffer, "PNG")
     return IllustratedText(f"a crop of {part.width} x {part.height} pixels", [load_image(buffer.getvalue())])
 
@@ -298,7 +274,6 @@ def consult_prompt(
 
 
 def first_noted(open_tools: Sequence[Tool], problem: str) -> str:
-    """What the agent reads after its first answer."""
     noted = f"Your first answer cannot be read: {problem}." if problem else "Your first answer is noted."
     if not open_tools:
         return f"{noted} No image encoder is available for this region. Give your final answer."
@@ -343,16 +318,12 @@ NOTES_WANTED = "Write your notes for the next cases"
 
 @dataclass(frozen=True)
 class Kept:
-    """What one case of a sequence leaves: the agent's notes, and whether its final answer was right."""
-
     notes: str
     right: bool
 
 
 @dataclass(frozen=True)
 class Handed:
-    """What an agent knows of earlier cases of a sequence when it meets the next one."""
-
     step: Step
     length: int
     notes: str = ""
@@ -361,11 +332,7 @@ class Handed:
 
 
 class SequenceMemory:
-    """Hands notes from one case of a sequence to the next, whichever threads play them.
-
-    Episodes are begun in the order of `steps_of`, so that the one that is waited for is under way, done, or
-    lost: then those after it are left for the next run.
-    """
+    """Hands notes from one case of a sequence to the next, whichever threads play them."""
 
     def __init__(
         self,
@@ -380,7 +347,6 @@ class SequenceMemory:
         self._changed = threading.Condition()
 
     def recall(self, step: Step) -> Handed:
-        """Return what is handed on to a step; waits for the case before it."""
         number, position = step.sequence, step.position
         with self._changed:
             self._ended.pop((number, position), None)
@@ -390,23 +356,17 @@ class SequenceMemory:
         if len(kept) < len(earlier):
             self.end(step, None)
             raise EpisodeStoppedError
-        notes = kept[-1].notes if kept else ""
-        right = tuple(each.right for each in kept)
+        notes, right = kept[-1].notes if kept else "", tuple(each.right for each in kept)
         return Handed(step, self._lengths[number], notes, right, self._outcomes)
 
     def end(self, step: Step, kept: Kept | None) -> None:
-        """Note that a case is done, or (None) could not be played to its end."""
         with self._changed:
             self._ended[step.sequence, step.position] = kept
             self._changed.notify_all()
 
 
 def read_notes(solution: str) -> str:
-    """The notes in a solution, cut to their length: an entry `notes` of JSON, or the text itself.
-
-    >>> read_notes('{"notes": "the tool was wrong twice"}')
-    'the tool was wrong twice'
-    """
+    """The notes in a solution, cut to their length: an entry `notes` of JSON, or the text itself."""
     said = _as_json(solution.strip()) if len(solution) < 10 * _NOTES_CHARS else solution
     if isinstance(said, dict):
         said = said.get("notes", said.get("solution", ""))
@@ -462,18 +422,15 @@ class ConsultTask(Task):
 
     @property
     def prompt(self) -> str:
-        """The question, for experts and recordings; what agents read is the environment's own."""
         return f"Which diagnosis is right? Options: {'; '.join(self.case.options)}"
 
     def in_context_example(self, use_tool: bool = True, with_feedback: bool = False) -> str:
-        """None: a worked example would show how much to trust the tool."""
         return ""
 
     def extract_answer(self, solution: str) -> str | None:
         return read_answer(solution, self.case.options).label
 
     def open_environment(self, tools: Sequence[Tool], **settings: Any) -> ConsultEnv:
-        """A desk of its own for every episode; in a sequence, once the case before it is done."""
         shown = self.step.role if self.step else ""
         desk = Desk(self.case, self.arm, self.study.facts, self.study.cassette, shown=shown)
         handed = self.memory.recall(self.step) if self.memory and self.step else None
@@ -502,13 +459,11 @@ class ConsultEnv(GeneralEnv):
         **settings: Any,
     ) -> None:
         super().__init__(task, tools, **settings)
-        self._case_task = task
-        self._handed = handed
+        self._case_task, self._desk, self._handed = task, desk, handed
         self._notes: str | None = None
         if handed is not None:
             self.proposal = SEQUENCE_PROPOSAL
-        self._desk = desk
-        self._answers: list[Answer] = []
+        self._answers: list[CaseAnswer] = []
         self._prompt_hash = ""
         self._note()
 
@@ -525,7 +480,6 @@ class ConsultEnv(GeneralEnv):
         return Message.of("user", [Text(text), load_image(locate(task.picture).read())])
 
     def outcome(self, action: Action) -> ActionOutcome:
-        """An answer that cannot be parsed is an answer: it has the place of one."""
         if action.kind == "proposal_unparsable":
             said = self.check("").observation or ""
             results = tuple(ToolResult(each.call.id, each.call.name, said) for each in action.calls)
@@ -558,26 +512,23 @@ class ConsultEnv(GeneralEnv):
     def _right(self) -> bool:
         return len(self._answers) > 1 and self._answers[1].label == self._case_task.case.reference
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         task = self._case_task
         if self._handed is None or task.memory is None:
             return
         notes = self._handed.notes if self._notes is None else self._notes
-        task.memory.end(self._handed.step, None if kind else Kept(notes, self._right))
+        task.memory.end(self._handed.step, None if any(error) else Kept(notes, self._right))
 
     def _note(self) -> None:
         case, desk = self._case_task.case, self._desk
         answers = list(map(asdict, self._answers))
-        view = desk.view
         self._case_task.record = {
             "arm": desk.arm,
             "group": case.group,
             "probability": case.probability,
             "options": list(case.options),
-            "tool": None if view is None else asdict(view),
+            "tool": asdict(desk.view) if desk.view else None,
             "first": answers[0] if answers else None,
             "final": answers[1] if len(answers) > 1 else None,
             "asked": "predict" in desk.calls,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Rows = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-#: Characters of a content hash that name a picture.
 NAME_LENGTH = 16
 NEIGHBOURS = 20
 #: Test regions that similarities are calibrated on.
@@ -55,17 +54,13 @@ class Regions:
     paths: tuple[Path, ...]
 
     def take(self, rows: Ints) -> Regions:
-        images, groups, paths = (
-            tuple(values[row] for row in rows) for values in (self.images, self.groups, self.paths)
-        )
-        return Regions(self.labels[rows], images, groups, paths)
+        lists = (self.images, self.groups, self.paths)
+        return Regions(self.labels[rows], *(tuple(values[row] for row in rows) for values in lists))
 
     def first_of_each_picture(self) -> Ints:
-        """Return the rows without those whose picture an earlier row has."""
         return np.sort(np.unique(np.asarray(self.images), return_index=True)[1])
 
     def origin(self, row: int) -> set[tuple[str, str]]:
-        """Return what must not be shown as a neighbour of a region: its picture and its group."""
         group = self.groups[row]
         return {("image", self.images[row]), *([("group", group)] if group else [])}
 
@@ -79,7 +74,6 @@ class Regions:
         return np.asarray(open_rgb(data, name=str(path)))
 
     def measured(self, per_class: int, *, seed: int) -> Measured:
-        """Measure at most `per_class` regions of each class, drawn by the seed."""
         generator = np.random.default_rng([seed, len(self.labels), per_class])
         parts = [
             generator.permutation(np.flatnonzero(self.labels == label))[:per_class]
@@ -111,11 +105,7 @@ class Gallery:
         return NeighbourSearch(train, Centring.none(train))
 
     def percentile(self, neighbours: Sequence[Neighbour]) -> float | None:
-        """Return the place of the nearest one's similarity among those of all test regions, 0 to 100.
-
-        It is uniform over the test regions whatever the encoder. Among training regions it is not: how much
-        farther away a new patient is differs between encoders and would identify them.
-        """
+        """Return the place of the nearest one's similarity among those of all test regions, 0 to 100."""
         known = self.calibration
         if not len(known) or not neighbours:
             return None
@@ -126,11 +116,7 @@ class Gallery:
     def nearest(
         self, queries: Rows, *, k: int, barred: Sequence[set[tuple[str, str]]]
     ) -> list[list[Neighbour]]:
-        """Return the k training regions of highest cosine with each of `queries` [q, d].
-
-        `barred` has the pictures and groups that are left out for each query. A picture that is in the
-        training split several times is shown once.
-        """
+        """Return the k training regions of highest cosine with each of `queries` [q, d]."""
         import torch
 
         found: list[list[Neighbour]] = [[] for _ in queries]
@@ -190,10 +176,7 @@ def view_encoders(
     *,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Regions], dict[str, EncoderView]]:
-    """Return the regions of train, val and test, and every encoder's view of them.
-
-    Without a validation split a fifth of the training images, whole groups, is held out as one.
-    """
+    """Return the regions of train, val and test, and every encoder's view of them."""
     from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.feature_extraction import extract
     from histobench.roi.features.feature_file import load
@@ -311,7 +294,6 @@ def _view(
 
 
 def _zero_shot(test_set: FeatureSet, dataset: RoiDataset, plan: StudyPlan) -> Floats | None:
-    """Class scores of an encoder with a text tower; None for others, or without prompts."""
     from histobench.roi.evaluation.context import Context, TaskSkippedError
     from histobench.roi.evaluation.evaluation_request import EvaluationRequest
     from histobench.roi.evaluation.zero_shot_task import zero_shot_outcome

@@ -1,12 +1,6 @@
 """What a study found: measures with intervals, the registered contrasts, sequences, and who beats the reader.
 
-    findings_of("study/").lines()           every agent in every arm
-    findings_of("study/").contrasts(AGENT)  what the study was registered to compare
-    findings_of("study/").as_json()         everything, as `histobench consult table --json` writes it
-
-Everything is paired by case (in sequences: by the position in the sequence). Intervals leave out one group
-(in sequences: one sequence) at a time (`statistics.jackknife`). A p-value is 1 minus the highest level at
-which the interval excludes 0.
+Everything is paired by case, or by position in a sequence. Intervals leave out a group or sequence at a time.
 """
 
 from __future__ import annotations
@@ -53,35 +47,24 @@ from histobench.statistics.tests import holm
 Floats = NDArray[np.float64]
 POLICY = "policy-"
 READER = f"{POLICY}reader"
-RATIONAL = f"{POLICY}rational"
 METHOD = "jackknife over groups"
 #: Bunches of answers that an agent may lose to a good tool without the study showing it.
 _UNSEEN_LOSSES = 2.5
 LEVEL = 0.95
-#: Bins of equal width of the confidence that the tool states.
 RELIANCE_BINS = 5
 #: No contrast is tested with fewer groups (or sequences), or fewer effective cases with a wrong tool.
 LEAST_GROUPS = 8
 LEAST_WRONG = 10.0
-#: What two agents are compared by.
 COMPARED = ("final", "balanced", "u_right", "u_wrong", "discrimination", "brier")
-#: What is reported about sequences.
 SEQUENCE_MEASURES = ("u_right", "u_wrong", "discrimination")
 
 
 def is_policy(agent: str) -> bool:
-    """Return whether an agent, by its name in tables, is a reference policy.
-
-    >>> is_policy("policy-reader"), is_policy("gpt-4o-mini")
-    (True, False)
-    """
     return agent.startswith(POLICY)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; None where there is nothing to estimate from."""
-
     value: float | None
     interval: Interval
 
@@ -102,8 +85,6 @@ class Line:
 
 @dataclass(frozen=True)
 class RelianceBin:
-    """Cases whose tool states about the same confidence: how many, and how often the agent follows it."""
-
     confidence: float
     cases: int
     accepted: Estimate
@@ -134,8 +115,6 @@ class Contrast:
 
 @dataclass(frozen=True)
 class SequencePart:
-    """A measure in a quarter of the sequences: with the change, without it, and the difference."""
-
     part: str  # "before" or "after"
     measure: str
     changed: Estimate
@@ -167,8 +146,6 @@ _READER = "policy-reader, a logistic regression on the numbers that the tools sh
 
 @dataclass(frozen=True)
 class ReaderVerdict:
-    """An agent against the logistic regression that reads the same numbers."""
-
     agent: str
     arm: str
     difference: float
@@ -194,8 +171,6 @@ class ReaderVerdict:
 
 @dataclass(frozen=True)
 class AgentsDifference:
-    """One measure of an agent minus that of another in an arm, paired by case; `adjusted` is Holm's."""
-
     arm: str
     measure: str
     estimate: Estimate
@@ -238,12 +213,10 @@ class AgentsCompared:
 
     @property
     def wrong(self) -> float:
-        """Effective cases with a wrong tool in the arm that has fewer of them."""
         return min(run.effective("u_wrong") for run in self.runs)
 
     @property
     def groups(self) -> int:
-        """Groups (or sequences) with any of its cases."""
         return len(np.unique(self.design.unit_of[self.samples]))
 
     @cached_property
@@ -288,7 +261,6 @@ class AgentsCompared:
         return Estimate(_finite(self.left_out.values[0]), self._interval())
 
     def _interval(self) -> Interval:
-        """The rarest of the shares decides what the interval is worth."""
         units = self.basis.units
         if not np.isfinite(self.left_out.values[0]):
             return _without("no case to estimate it from")
@@ -326,9 +298,8 @@ class StudyFindings:
 
     @property
     def units_played(self) -> int:
-        """Groups (cases, where none are known) with a case that an agent has played."""
-        rows = {int(row) for plays in self.plays.values() for row in plays.rows}
-        return len(np.unique(self.design.unit_of[sorted(rows)]))
+        rows = np.concatenate([np.zeros(0, np.int64), *(plays.rows for plays in self.plays.values())])
+        return len(np.unique(self.design.unit_of[rows]))
 
     @property
     def has_sequences(self) -> bool:
@@ -350,13 +321,11 @@ class StudyFindings:
         return _with_holm(found, [each.p_value if each.in_advance else None for each in found])
 
     def comparisons(self, agent: str) -> dict[str, AgentsCompared | None]:
-        """Registered contrast -> what it compares; None where its arms were not played."""
         return {each.name: self._registered(agent, each) for each in self.study.contrasts}
 
     def compare(
         self, measure: str, one: tuple[str, str], other: tuple[str, str]
     ) -> tuple[Estimate, float | None]:
-        """One measure of two agents or arms on what both have played, with its p-value."""
         compared = self._compared(measure, self.plays[one], self.plays[other])
         return compared.estimate, compared.p_value
 
@@ -376,7 +345,6 @@ class StudyFindings:
         return _with_holm(found, [row.p_value for row in found])
 
     def against_reader(self) -> list[ReaderVerdict]:
-        """Every agent that is no policy, in every arm with an encoder that the reader has played, too."""
         verdicts = []
         for agent, arm in self.plays:
             if is_policy(agent) or arm == "none" or (READER, arm) not in self.plays:
@@ -388,7 +356,6 @@ class StudyFindings:
         return verdicts
 
     def sequences(self, agent: str) -> SequenceFindings | None:
-        """What an agent did in sequences; None where it has played none with a change."""
         if (agent, "sequence") not in self.plays:
             return None
         changed, same = self.plays[agent, "sequence"], self.plays.get((agent, "sequence-same"))
@@ -416,12 +383,9 @@ class StudyFindings:
         )
 
     def dose_slope(self, agent: str) -> float | None:
-        """The least-squares slope of u_wrong in the share of answers that are wrong by design."""
-        known = [
-            (dose, value)
-            for arm, dose in ({"strong": 0.0} | DOSES).items()
-            if (value := self._value(agent, arm, "u_wrong")) is not None
-        ]
+        doses = {"strong": 0.0} | DOSES
+        known = [(dose, self._value(agent, arm, "u_wrong")) for arm, dose in doses.items()]
+        known = [each for each in known if each[1] is not None]
         if len(known) < 2:
             return None
         x, y = np.array(known).T
@@ -438,12 +402,9 @@ class StudyFindings:
         ]
         if len(known) < 3:  # of two, the order is right or wrong
             return {"encoders": float(len(known)), "probe": None, "knn": None}
-        agents, probe, knn = np.array(known).T
-        return {
-            "encoders": float(len(known)),
-            "probe": _finite(kendalltau(agents, probe).statistic),
-            "knn": _finite(kendalltau(agents, knn).statistic),
-        }
+        agents, *own = np.array(known).T
+        probe, knn = (_finite(kendalltau(agents, each).statistic) for each in own)
+        return {"encoders": float(len(known)), "probe": probe, "knn": knn}
 
     def reliance(self, agent: str, arm: str) -> dict[str, list[RelianceBin]]:
         """How often the tool is followed where it is `right` and `wrong`, by its stated confidence."""
@@ -486,8 +447,7 @@ class StudyFindings:
             estimates["over_none"] = self.compare("final", (agent, arm), (agent, "none"))[0]
         encoder = self.study.facts.encoder(role_of(arm)) if arm != "none" else None
         seconds = None if encoder is None else encoder.seconds_per_image
-        # The rational rule minus the better of its tool and its own answers.
-        loss = self._value(RATIONAL, arm, "regret") if arm != "none" else None
+        loss = self._value(f"{POLICY}rational", arm, "regret") if arm != "none" else None
         used = {
             "dollars": plays.cost,
             "tokens": plays.tokens,
@@ -538,16 +498,15 @@ class StudyFindings:
 
     def _registered(self, agent: str, registered: RegisteredContrast) -> AgentsCompared | None:
         arms = [arm for arm in (registered.arm, registered.against) if arm]
-        if any((agent, arm) not in self.plays for arm in arms):
+        played = [self.plays[agent, arm] for arm in arms if (agent, arm) in self.plays]
+        if len(played) < len(arms):
             return None
-        played = [self.plays[agent, arm] for arm in arms]
         if registered.arm in SEQUENCE_ARMS:
             length = max(map(len, self.study.facts.sequences))
             played = [_quarter(plays, registered.part, length) for plays in played]
         return self._compared(registered.measure, *played)
 
     def _compared(self, measure: str, *played: Plays) -> AgentsCompared:
-        """A measure of one, or of one minus another on the cases or steps that both have."""
         shared = reduce(np.intersect1d, (plays.keys for plays in played))
         runs = (MeasuredRun(plays.take(np.isin(plays.keys, shared)), self.weights) for plays in played)
         return AgentsCompared(measure, tuple(runs), self._design(played[0]))
@@ -561,26 +520,22 @@ class StudyFindings:
 
 
 def findings_of(folder: str | Path, *, runs: str | Path | None = None) -> StudyFindings:
-    """What the runs of a study come to; they are in the study's own folder unless `runs` names another."""
     study = open_study(folder)
     return StudyFindings(study, read_plays(study, runs or study.folder / RUNS))
 
 
 def _with_holm(rows: Sequence[Tested], p_values: Sequence[float | None]) -> list[Tested]:
-    """The rows with Holm's correction over those that have a p-value here."""
-    corrected = holm([np.nan if p is None else p for p in p_values])
     return [
         row if np.isnan(p) else replace(row, adjusted=float(p))
-        for row, p in zip(rows, corrected, strict=True)
+        for row, p in zip(rows, holm([np.nan if p is None else p for p in p_values]), strict=True)
     ]
 
 
 def _basis(sample: NDArray[np.int64], weight: Floats, design: SamplingDesign) -> Basis:
-    here = weight > 0
-    if not here.any():
+    if not (weight > 0).any():
         return Basis(0, 0.0, 0.0, 0.0)
     unit = design.unit_of[sample]
-    sizes = np.bincount(unit[here], minlength=design.n_units)
+    sizes = np.bincount(unit[weight > 0], minlength=design.n_units)
     totals = np.bincount(unit, weight, minlength=design.n_units)
     effective = effective_number(weight)
     return Basis(int((sizes > 0).sum()), effective_number(totals), effective, bunch(sizes) / effective)
@@ -591,7 +546,6 @@ def _without(reason: str) -> Interval:
 
 
 def _quarter(plays: Plays, part: str, length: int) -> Plays:
-    """The last quarter before the change, or the last one of the sequence."""
     end = change_of(length) if part == "before" else length
     return plays.take((plays.position >= end - length // 4) & (plays.position < end))
 

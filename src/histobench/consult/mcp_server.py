@@ -1,7 +1,6 @@
 """The tools of Consult on a folder of one's own, for any assistant that speaks the Model Context Protocol.
 
-The server answers at once. Features are computed meanwhile, and a tool that is called before they are there
-waits and reports the progress.
+A tool that is called before the features are there waits and reports the progress.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ MOST_LISTED = 200
 MOST_AT_ONCE = 50
 MOST_NEIGHBOURS = 20
 #: Longest sides of pictures, in pixels.
-THUMBNAIL = 160
 SIDE, MOST_SIDE = 512, 2048
-#: Seconds between two reports of progress.
 PAUSE = 0.5
 INSTRUCTIONS = (
     "Image encoders for pathology on a folder of labeled tissue regions. Call list_regions first; the other "
@@ -67,7 +64,6 @@ class Bench:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Region -> row of the test split, in an order that tells nothing about classes."""
         test = self.regions["test"]
         found = {region_id(test.images[row]): int(row) for row in test.first_of_each_picture()}
         return dict(sorted(found.items()))
@@ -90,37 +86,35 @@ class Bench:
         if not 1 <= len(regions) <= MOST_AT_ONCE:
             raise HistobenchError(f"give 1 to {MOST_AT_ONCE} regions at once, not {len(regions)}")
         views = {encoder: self._view(encoder)} if encoder else self.views
-        rows = [self._row(region) for region in regions]
         return "\n".join(
             f"{region}: "
             + "; ".join(f"{name} {self._said(view.test[row], n)}" for name, view in views.items())
-            for region, row in zip(regions, rows, strict=True)
+            for region, row in zip(regions, [self._row(region) for region in regions], strict=True)
         )
 
     def neighbours(self, region: str, encoder: str, k: int = 5) -> str:
-        near = self._near(region, encoder, k)
+        self._view(encoder)
+        row, test = self._row(region), self.regions["test"]
+        (near,) = self._galleries[encoder].nearest(
+            self.views[encoder].features["test"][[row]],
+            k=min(max(k, 1), MOST_NEIGHBOURS),
+            barred=[test.origin(row)],
+        )
         shown = [Neighbour(each.label, region_id(each.image), each.cosine) for each in near]
         return neighbours_text(shown, self._galleries[encoder].percentile(near))
 
     def picture(self, region: str, side: int = SIDE) -> tuple[bytes, str]:
-        """The region itself as a PNG file with at most so many pixels on a side, and its size in words."""
         from PIL import Image as Pillow
 
         if not 32 <= side <= MOST_SIDE:
             raise HistobenchError(f"side must be from 32 to {MOST_SIDE} pixels, not {side}")
         picture = Pillow.fromarray(self.regions["test"].pixels(self._row(region)))
-        width, height = picture.size
+        (width, height), buffer = picture.size, io.BytesIO()
         picture.thumbnail((side, side))
-        buffer = io.BytesIO()
         picture.save(buffer, "PNG")
         size = f"{picture.width} x {picture.height} pixels"
         whole = "its full size" if picture.size == (width, height) else f"reduced from {width} x {height}"
         return buffer.getvalue(), f"{region}: {size}, {whole}"
-
-    def thumbnails(self, region: str, encoder: str, k: int = 5) -> list[bytes]:
-        train = self.regions["train"]
-        rows = {image: row for row, image in reversed(list(enumerate(train.images)))}
-        return [_thumbnail(train.pixels(rows[near.image])) for near in self._near(region, encoder, k)]
 
     def zero_shot(self, region: str, encoder: str) -> str:
         scores = self._view(encoder).zero_shot
@@ -139,16 +133,6 @@ class Bench:
         order = np.argsort(-scores, kind="stable").astype(np.int64)
         return prediction_text(order[: max(n, 1)], scores, self.classes)
 
-    def _near(self, region: str, encoder: str, k: int) -> list[Neighbour]:
-        self._view(encoder)
-        row, test = self._row(region), self.regions["test"]
-        (near,) = self._galleries[encoder].nearest(
-            self.views[encoder].features["test"][[row]],
-            k=min(max(k, 1), MOST_NEIGHBOURS),
-            barred=[test.origin(row)],
-        )
-        return near
-
     def _row(self, region: str) -> int:
         if region not in self.ids:
             raise HistobenchError(f"no region {region!r} in the list; {did_you_mean(region, self.ids)}")
@@ -161,19 +145,11 @@ class Bench:
 
 
 def region_id(image: str) -> str:
-    """The id of a region by the hash of its content.
-
-    >>> region_id("3fa8")
-    'r-51f5574599'
-    """
     return f"r-{hashlib.sha256(image.encode()).hexdigest()[:10]}"
 
 
-class OpeningBench:
-    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to.
-
-    Why it cannot be made is for the person who started the server: it may name an encoder.
-    """
+class OpeningBench(Progress):
+    """Makes a bench in a thread of its own, and knows how far it is; `make` gets the display to report to."""
 
     def __init__(self, make: Callable[[Progress], Bench], *, disclosed: bool = False) -> None:
         self.done, self.total, self.doing = 0, 0, "reading the dataset"
@@ -185,7 +161,6 @@ class OpeningBench:
         return self
 
     def wait(self, seconds: float | None = None) -> Bench | None:
-        """The bench, or None if it is not there after so many seconds; raises what kept it from opening."""
         try:
             return self._made.result(seconds)
         except TimeoutError:
@@ -200,9 +175,6 @@ class OpeningBench:
     def end(self) -> None:
         self.doing = "fitting probes"
 
-    def say(self, text: str) -> None:
-        """Nothing: standard output belongs to the protocol."""
-
     def _open(self) -> None:
         try:
             self._made.set_result(self._make(self))
@@ -213,11 +185,7 @@ class OpeningBench:
 
 
 def shown_names(names: Sequence[str], *, disclosed: bool, seed: int = 0) -> dict[str, str]:
-    """Return what the assistant calls each encoder: its own name, or a letter that the seed deals.
-
-    >>> sorted(shown_names(["uni_v1", "random-vit"], disclosed=False).values())
-    ['A', 'B']
-    """
+    """Return what the assistant calls each encoder: its own name, or a letter that the seed deals."""
     if disclosed:
         return {name: label_of(name) for name in names}
     order = np.random.default_rng(seed).permutation(len(names))
@@ -240,7 +208,6 @@ def open_bench(
 
 
 def make_server(opening: OpeningBench) -> MCPServer[Any]:
-    """A server whose tools only read; those that need features wait for them and report the progress."""
     server: MCPServer[Any] = MCPServer(
         "histobench", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
@@ -269,16 +236,10 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
         """The n most probable classes of up to 50 regions by a linear probe on each encoder, or on one."""
         return str(await ask(ctx, lambda bench: bench.predict(regions, encoder, n)))
 
-    @server.tool(annotations=reads, structured_output=False)
-    async def neighbours(
-        ctx: Context[Any, Any], region: str, encoder: str, k: int = 5, thumbnails: bool = False
-    ) -> list[Any]:
-        """The k training regions that an encoder finds most similar: labels and, if asked, small pictures."""
-        said: list[Any] = [await ask(ctx, lambda bench: bench.neighbours(region, encoder, k))]
-        if thumbnails:
-            pictures = await ask(ctx, lambda bench: bench.thumbnails(region, encoder, k))
-            said += [Image(data=data, format="jpeg") for data in pictures]
-        return said
+    @server.tool(annotations=reads)
+    async def neighbours(ctx: Context[Any, Any], region: str, encoder: str, k: int = 5) -> str:
+        """The labels of the k training regions that an encoder finds most similar."""
+        return str(await ask(ctx, lambda bench: bench.neighbours(region, encoder, k)))
 
     @server.tool(annotations=reads, structured_output=False)
     async def region_image(ctx: Context[Any, Any], region: str, side: int = SIDE) -> list[Any]:
@@ -297,13 +258,3 @@ def make_server(opening: OpeningBench) -> MCPServer[Any]:
         return str(await ask(ctx, lambda bench: bench.measure(region)))
 
     return server
-
-
-def _thumbnail(pixels: NDArray[np.uint8]) -> bytes:
-    from PIL import Image as Pillow
-
-    picture = Pillow.fromarray(pixels)
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=70)
-    return buffer.getvalue()

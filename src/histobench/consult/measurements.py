@@ -28,12 +28,10 @@ MEASUREMENTS: dict[str, str] = {
 }
 #: Light that passes to less than this density is glass.
 TISSUE_DENSITY = 0.15
-#: Smaller spots are no nuclei.
 SMALLEST_NUCLEUS = 16
 
 
 def require_measurements() -> None:
-    """Refuse to begin work that measures regions where the extra is not installed."""
     if find_spec("skimage") is None:
         raise HistobenchError("measuring regions needs scikit-image: pip install 'histobench[consult]'")
 
@@ -55,7 +53,6 @@ def measure(image: NDArray[np.uint8]) -> Floats:
     if pixels and float(np.ptp(smooth[tissue])) > 0:
         spots: Any = label(tissue & (smooth > threshold_otsu(smooth[tissue])))
         areas, eccentricities = _shapes(spots)
-    grey = np.rint(rgb2gray(image) * 255).astype(np.uint8)
     return np.array(
         [
             *_mean_and_sd(haematoxylin[tissue]),
@@ -65,13 +62,12 @@ def measure(image: NDArray[np.uint8]) -> Floats:
             1000 * len(areas) / pixels if pixels else 0.0,
             float(np.median(areas)) if len(areas) else 0.0,
             float(np.median(eccentricities)) if len(areas) else 0.0,
-            float(shannon_entropy(grey)),
+            float(shannon_entropy(np.rint(rgb2gray(image) * 255).astype(np.uint8))),
         ]
     )
 
 
 def _shapes(spots: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Area and eccentricity of each spot that is large enough, from the moments of its pixels."""
     y, x = np.nonzero(spots)
     spot = spots[y, x]
     area = np.bincount(spot).astype(np.float64)
@@ -88,18 +84,12 @@ def _shapes(spots: NDArray[np.int64]) -> tuple[Floats, Floats]:
 
 
 def measurement_text(values: Sequence[float] | Floats) -> str:
-    """The answer of `measure()`: a line for each number.
-
-    >>> measurement_text([0.1] * 10).splitlines()[0]
-    'haematoxylin optical density, mean: 0.1'
-    """
     return "\n".join(
         f"{words}: {_short(value)}" for words, value in zip(MEASUREMENTS.values(), values, strict=True)
     )
 
 
 def typical_text(label: str, values: Floats) -> str:
-    """The answer of `typical(label)`: mean, sd and the middle 90 % over the training regions [n, 10]."""
     lines = [f"{label}: {len(values)} training regions"]
     low, high = np.quantile(values, [0.05, 0.95], axis=0)
     for column, words in enumerate(MEASUREMENTS.values()):
@@ -112,17 +102,11 @@ def typical_text(label: str, values: Floats) -> str:
 
 
 def read_measurements(text: str) -> Floats:
-    """The numbers that an answer of `measure()` shows, as they are shown.
-
-    >>> float(read_measurements(measurement_text(range(10)))[3])
-    3.0
-    """
     shown: Mapping[str, str] = dict(line.rsplit(": ", 1) for line in text.splitlines() if ": " in line)
     return np.array([float(shown[words]) for words in MEASUREMENTS.values()])
 
 
 def as_shown(values: Floats) -> Floats:
-    """The numbers as `measure()` shows them, for a table [n, 10]."""
     return np.array([read_measurements(measurement_text(row)) for row in values]).reshape(values.shape)
 
 

@@ -5,6 +5,7 @@ Repeats of a case are averaged first. A case that was deferred, or not answered,
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from histobench.consult.arms import SEQUENCE_ARMS, case_of
 from histobench.consult.study import FAMILY, KIND, RECORD, Study
 from histobench.core.errors import HistobenchError
-from histobench.mint.results.stored_episode import EachOnce, StoredEpisode, find_result_files, read_episodes
+from histobench.mint.results.stored_episode import StoredEpisode, find_result_files, read_files
 from histobench.statistics.power import effective_number
 
 Floats = NDArray[np.float64]
@@ -51,7 +52,6 @@ class Plays:
     calls: Floats  # [r, n]
     tokens: Floats  # [r, n]; NaN where unknown
     cost: Floats  # [r, n]; NaN where unknown
-    #: Their ids in the results [n].
     episodes: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, dtype=str))
     #: When the first of these episodes began, in seconds since 1970; NaN where unknown.
     started: float = float("nan")
@@ -79,18 +79,14 @@ Played = dict[tuple[str, str], dict[int, dict[str, StoredEpisode]]]
 
 
 def read_played(folder: str | Path) -> Played:
-    """Every finished episode of Consult below a folder, with the agents' names of the tables."""
     episodes: Played = defaultdict(lambda: defaultdict(dict))
-    once = EachOnce()
-    for file in find_result_files(folder):
-        found = _REPEAT.search(str(file.relative_to(folder) if file != Path(folder) else file.name))
-        repeat = int(found[1]) if found else 1
-        for episode in once.of(file, read_episodes(file)):
-            if episode.cell.family != FAMILY:
-                continue
-            arm = episode.task["metadata"][RECORD]["arm"]
-            name = episode.cell.model if episode.cell.model.startswith(f"{KIND}-") else episode.cell.agent
-            episodes[name, arm][repeat][str(episode.task["task_id"])] = episode
+    for episode in read_files(find_result_files(folder)):
+        if episode.cell.family != FAMILY:
+            continue
+        found = _REPEAT.search(os.path.relpath(episode.folder, folder))
+        arm = episode.task["metadata"][RECORD]["arm"]
+        name = episode.cell.model if episode.cell.model.startswith(f"{KIND}-") else episode.cell.agent
+        episodes[name, arm][int(found[1]) if found else 1][str(episode.task["task_id"])] = episode
     if not episodes:
         raise HistobenchError(f"no episodes of Consult in {folder}; run histobench consult run")
     return {key: dict(sorted(repeats.items())) for key, repeats in sorted(episodes.items())}
@@ -101,7 +97,6 @@ def read_plays(study: Study, folder: str | Path) -> dict[tuple[str, str], Plays]
 
 
 def plays_of(study: Study, played: Played) -> dict[tuple[str, str], Plays]:
-    """Convert episodes to arrays; of several repeats only cases that all of them have finished."""
     return {
         (agent, arm): _plays(study, agent, arm, list(repeats.values()))
         for (agent, arm), repeats in played.items()
@@ -159,7 +154,6 @@ def _plays(study: Study, agent: str, arm: str, repeats: Sequence[dict[str, Store
 
 
 Counts = NDArray[np.int32]  # [b, samples]: cases of the study, or sequences
-Bools = NDArray[np.bool_]
 
 #: name -> what it is, in the order of tables.
 MEASURES: dict[str, str] = {
@@ -256,11 +250,9 @@ class MeasuredRun:
         return {name: float(value[0]) for name, value in values.items()}
 
     def effective(self, measure: str) -> float:
-        """How many cases of equal weight those that a measure is taken on are worth (Kish)."""
         return min(map(effective_number, self.among(measure)))
 
     def among(self, measure: str) -> list[Floats]:
-        """The weight of each episode in what the parts of a measure are taken on [n]."""
         parts = DIFFERENCES.get(measure, (measure if measure in self._among else "final",))
         return [self._among[part] for part in parts]
 
@@ -279,10 +271,7 @@ def _derived(found: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def risk_coverage(plays: Plays, weights: Floats) -> tuple[Floats, Floats] | None:
-    """Coverage and the risk among what is covered, most confident first; deferred cases come last.
-
-    Ties are covered together. None where no confidence was stated.
-    """
+    """Coverage and the risk among what is covered, most confident first; deferred cases come last."""
     weight = np.tile(weights[plays.rows], len(plays.final))
     wrong = (plays.final != plays.reference).ravel()
     confidence = plays.confidence.ravel().copy()
@@ -296,16 +285,12 @@ def risk_coverage(plays: Plays, weights: Floats) -> tuple[Floats, Floats] | None
 
 
 def area_under_risk_coverage(plays: Plays, weights: Floats) -> float | None:
-    """The mean risk over all coverages. Less is better. None where no confidence was stated."""
-    curve = risk_coverage(plays, weights)
-    if curve is None:
+    if (curve := risk_coverage(plays, weights)) is None:
         return None
-    coverage, risk = curve
-    return float((risk * np.diff(coverage, prepend=0.0)).sum())
+    return float((curve[1] * np.diff(curve[0], prepend=0.0)).sum())
 
 
 def calibration_error(plays: Plays, weights: Floats) -> float | None:
-    """Weighted expected calibration error of stated confidences in ten bins of equal width."""
     stated = np.isfinite(plays.confidence) & (plays.final != NO_LABEL)
     if not stated.any():
         return None
@@ -317,7 +302,6 @@ def calibration_error(plays: Plays, weights: Floats) -> float | None:
 
 
 def per_correct(plays: Plays, weights: Floats, values: Floats) -> float | None:
-    """The weighted mean of what an episode takes for each right answer; None where that is unknown."""
     weight = weights[plays.rows]
     right = float((weight * _mean(plays.final == plays.reference)).sum())
     if not right or not np.isfinite(values).all():
@@ -325,6 +309,5 @@ def per_correct(plays: Plays, weights: Floats, values: Floats) -> float | None:
     return float((weight * values.mean(axis=0)).sum() / right)
 
 
-def _mean(values: Bools | Floats) -> Floats:
-    mean: Floats = np.asarray(values, dtype=np.float64).mean(axis=0)
-    return mean
+def _mean(values: NDArray[np.bool_] | Floats) -> Floats:
+    return np.asarray(np.mean(values, axis=0, dtype=np.float64))

@@ -14,14 +14,11 @@ from histobench.statistics.power import PowerEstimate, power_from_predictions
 from histobench.statistics.resampling import Counts, sampling_design
 
 Floats = NDArray[np.float64]
-#: Simulated studies of one size.
 SIMULATED = 1000
 
 
 @dataclass(frozen=True)
 class ContrastPlan:
-    """What a pilot says about one contrast; `estimate` is None where there is nothing to plan with."""
-
     name: str
     words: str
     cases: int  # of the pilot, on which the contrast is taken
@@ -32,8 +29,6 @@ class ContrastPlan:
 
 @dataclass(frozen=True)
 class CasePlan:
-    """All contrasts of one agent at one size of difference; `alpha` is each contrast's own share."""
-
     agent: str
     delta: float
     power: float
@@ -51,12 +46,7 @@ def plan_cases(
     alpha: float = 0.05,
     seed: int = 0,
 ) -> CasePlan:
-    """Cases needed so that a true contrast of `delta` shows with the chance `power`.
-
-    The selection of cases and the sizes of groups are taken to stay as in the pilot. Holm's correction asks
-    the first of m contrasts for alpha / m, so that is what every contrast is planned with: with more cases
-    than that none of them fails for the correction.
-    """
+    """Cases needed so that a true contrast of `delta` shows with the chance `power`."""
     comparisons = findings.comparisons(agent)
     played = [each for each in comparisons.values() if each is not None]
     if not played:

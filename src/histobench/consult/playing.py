@@ -1,8 +1,4 @@
-"""Plays a study: one cell of MINT's matrix for each arm, by MINT's loop.
-
-play(ConsultRun("study/", RunOptions(agent="policy:reader")))        what `histobench consult run` does
-StudyRun(FOLDER)                                                     what workers on other machines share
-"""
+"""Plays a study: one cell of MINT's matrix for each arm, by MINT's loop."""
 
 from __future__ import annotations
 
@@ -35,17 +31,13 @@ from histobench.mint.runs.writers import Writer, check_alone
 from histobench.mint.sandbox import check_sandbox
 from histobench.mint.tasks.base import Task
 
-#: Turns of an episode, two of them for answers; in a sequence there is one more, for notes.
 TURNS = 5
 ANSWERS = 2
-#: Cells of a run with their episodes.
 Planned = list[tuple[PlannedCell, list[Task]]]
 
 
 @dataclass(frozen=True)
 class ConsultCell(PlannedCell):
-    """A cell that remembers which study it was played on."""
-
     study: str = ""
     outcomes: bool = False
 
@@ -86,10 +78,7 @@ class StudyRun(PartedRun):
 
 
 def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planned, Path]:
-    """The study, the cells that are asked for with their episodes, and the folder of the results.
-
-    A sequence is played in one process, so that runs that are shared out leave sequences out.
-    """
+    """The study, the cells that are asked for with their episodes, and the folder of the results."""
     check_sandbox(run.options.sandbox)
     study = open_study(run.study)
     output = Path(run.options.output) if run.options.output else study.folder / RUNS
@@ -103,10 +92,7 @@ def plan_run(run: ConsultRun, *, elsewhere: bool = False) -> tuple[Study, Planne
 
 
 def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
-    """Return the arms that a list names; `all` is every prepared arm that needs no expert model.
-
-    Without `alone` sequences are left out of `all`, and refused where they are named.
-    """
+    """Return the arms that a list names; `all` is every prepared arm that needs no expert model."""
     known = [arm for arm in study.facts.arms if arm in ARMS]
     if text.strip() == "all":
         return [arm for arm in known if arm != "expert" and (alone or arm not in SEQUENCE_ARMS)]
@@ -117,11 +103,7 @@ def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
 
 
 def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path) -> Planned:
-    """A cell for each arm with its episodes; notes of earlier ones are read from `output`.
-
-    `limit` takes a random sample of the cases with the classes in their shares; in sequence arms, as many
-    whole sequences as hold so many cases, but at least one.
-    """
+    """A cell for each arm with its episodes; notes of earlier ones are read from `output`."""
     text = run.options.agent or ""
     agent = parse_policy(text) if run.is_policy else parse_agent(text)
     name = run.options.name or (f"{KIND}-{agent.target}" if run.is_policy else player_name(agent))
@@ -161,7 +143,6 @@ def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path)
 
 
 def limited(study: Study, limit: int | None) -> list[Case]:
-    """So many cases, drawn by the study's seed with the classes in their shares; all without a limit."""
     if limit is None:
         return list(study.cases)
     order = random_order([case.reference for case in study.cases], seed=study.facts.seed)
@@ -171,7 +152,6 @@ def limited(study: Study, limit: int | None) -> list[Case]:
 def _sequence_tasks(
     study: Study, arm: str, run: ConsultRun, pictures: dict[str, Path], output: Path, place: str
 ) -> list[Task]:
-    """The steps of all sequences; `place` is the folder of the cell below `output`."""
     sequences, limit = study.facts.sequences, run.options.limit
     if limit is not None:
         sequences = sequences[: max(1, limit // max(len(sequences[0]), 1))]
@@ -189,7 +169,6 @@ def _sequence_tasks(
 
 
 def player_opener(study: Study, terms: Terms) -> OpenPlayer:
-    """Opens policies here and everybody else by MINT's factory."""
     models = PolicyModels(study)
 
     def open_one(spec: AgentSpec, sampling: Sampling, as_expert: bool) -> Player:

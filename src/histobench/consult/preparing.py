@@ -63,7 +63,6 @@ Floats = NDArray[np.float64]
 
 
 def plan_study(encoders: Sequence[str], wanted: str, options: dict[str, Any]) -> StudyPlan:
-    """The plan with these options; `wanted` are arms with commas, `default` or `all`."""
     chosen = tuple(arms.parse_arms(wanted, list(assign_roles(encoders))))
     settings = Settings(**{name: options.pop(name) for name in EXTRACTION if name in options})
     return StudyPlan(tuple(encoders), chosen, **options, settings=settings)
@@ -72,7 +71,6 @@ def plan_study(encoders: Sequence[str], wanted: str, options: dict[str, Any]) ->
 def prepare(
     dataset: RoiDataset, plan: StudyPlan, folder: str | Path, *, progress: Progress | None = None
 ) -> Study:
-    """Write the study to `folder`; the features come from the cache where they are known."""
     require_measurements()
     folder = Path(folder)
     contrasts: Sequence[RegisteredContrast] = [c for c in DEFAULT_CONTRASTS if not c.problem(plan.arms)]
@@ -102,8 +100,6 @@ def prepare(
 
 
 class _Preparation:
-    """The cases of a study, and what every tool says of them in every arm."""
-
     def __init__(self, dataset: RoiDataset, plan: StudyPlan, folder: Path, progress: Progress | None) -> None:
         self.dataset, self.plan = dataset, plan
         roles = assign_roles(plan.encoders)
@@ -123,7 +119,6 @@ class _Preparation:
             for arm in shown
             if arm not in ("none", *arms.SEQUENCE_ARMS)
         }
-        # A tool that is missing would give an encoder away.
         self.zero_shot = all(view.zero_shot is not None for view in self.views.values())
         self.cases = [
             Case(
@@ -188,7 +183,6 @@ class _Preparation:
     def _answers(
         self, shown: arms.ArmPlan, place: int, image: str, near: list[Neighbour], described: Floats | None
     ) -> Iterator[tuple[str, dict[str, int], str]]:
-        """Yield tool, arguments and answer of everything that can be asked about a case in an arm."""
         order, probabilities = shown.order[place], shown.probabilities[place]
         for n in range(1, len(self.names) + 1):
             yield "predict", {"n": n}, prediction_text(order[:n], probabilities, self.names)
@@ -198,8 +192,7 @@ class _Preparation:
             yield "neighbours", {"k": k}, neighbours_text(near[:k], percentile, case=image)
         if described is not None:
             scores = described[shown.source[place]]
-            ranks = np.argsort(-scores, kind="stable")
-            yield "zero_shot", {}, prediction_text(ranks, scores, self.names)
+            yield "zero_shot", {}, prediction_text(np.argsort(-scores, kind="stable"), scores, self.names)
         if shown.arm == "disclosed":
             label = int(shown.tool_class[place])
             said = self.views[shown.role].val.argmax(axis=1) == label
@@ -207,7 +200,6 @@ class _Preparation:
             yield "track_record", {}, record_text(self.names[label], int(right.sum()), int(said.sum()))
 
     def pictures(self) -> dict[str, str]:
-        """Return the files of the cases, and of training regions by the names that tools give them."""
         train, test = self.regions["train"], self.test
         paths = dict(zip(reversed(train.images), reversed(train.paths), strict=True))
         found = {name: paths[image] for name, image in self.aliases.items()}

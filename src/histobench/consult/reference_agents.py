@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from histobench.consult.arms import case_of, role_of
 from histobench.consult.consultation import AVAILABLE, NOTES_WANTED
 from histobench.consult.measurements import read_measurements
-from histobench.consult.study import KIND, Case, Lessons, Study
+from histobench.consult.study import KIND, Lessons, Study
 from histobench.consult.tool_text import first_class, neighbour_votes, read_prediction
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.mint.agents.agent import EpisodeAgent, EpisodeKey, Player
@@ -28,8 +28,6 @@ Floats = NDArray[np.float64]
 
 
 class PolicyModels:
-    """Fitted on first use; the same study gives the same models."""
-
     def __init__(self, study: Study) -> None:
         self._study = study
         self.n_classes = len(study.facts.classes)
@@ -46,23 +44,16 @@ class PolicyModels:
         return _classifier(lessons.measurements, lessons.labels)
 
     def own(self, measurements: Floats) -> Floats:
-        """Return class probabilities from the measurements alone [c]."""
         return _spread(self._own, measurements[None], self.n_classes)[0]
 
     def reader(self, role: str, measurements: Floats, shown: Floats) -> Floats:
-        """Return class probabilities from exactly the numbers that agents are shown [c].
-
-        Fitted on validation regions as the role's encoder shows them: what an arm does to the answers
-        afterwards is as unknown to the reader as it is to any agent.
-        """
+        """Return class probabilities from exactly the numbers that agents are shown [c]."""
         if role not in self._readers:
             table = np.concatenate([self._val.measurements, self._val.shown[role]], axis=1)
             self._readers[role] = _classifier(table, self._val.labels)
-        row = np.concatenate([measurements, shown])
-        return _spread(self._readers[role], row[None], self.n_classes)[0]
+        return _spread(self._readers[role], np.concatenate([measurements, shown])[None], self.n_classes)[0]
 
     def tool_is_right(self, role: str, confidence: float) -> float:
-        """Return P(T right | the confidence that it states), from validation regions."""
         if role not in self._trust:
             said = self._val.shown[role][:, : self.n_classes]
             self._trust[role] = _calibration(said.max(axis=1), said.argmax(axis=1) == self._val.labels)
@@ -70,17 +61,14 @@ class PolicyModels:
 
     @cached_property
     def own_is_right(self) -> Callable[[float], float]:
-        """P(the answer from measurements is right | its confidence), from validation regions."""
         return _calibration(*self._own_record)
 
     @cached_property
     def own_accuracy(self) -> float:
-        """How often the answer from measurements is right on validation regions."""
         return float(self._own_record[1].mean())
 
     @cached_property
     def _own_record(self) -> tuple[Floats, NDArray[np.bool_]]:
-        """On validation regions: how sure the answer from measurements is, and whether it is right [n]."""
         said = _spread(self._own, self._val.measurements, self.n_classes)
         return said.max(axis=1), said.argmax(axis=1) == self._val.labels
 
@@ -96,7 +84,6 @@ def _classifier(table: Floats, labels: NDArray[np.int64]) -> Any:
 
 
 def _spread(model: Any, table: Floats, n_classes: int) -> Floats:
-    """Probabilities of all classes; those that the model has not seen have 0."""
     found = np.zeros((len(table), n_classes))
     if isinstance(model, int):
         found[:, model] = 1
@@ -118,8 +105,7 @@ def _calibration(confidence: Floats, right: NDArray[np.bool_]) -> Callable[[floa
 
 def _logit(values: Floats) -> Floats:
     inside = np.clip(values, 0.005, 0.995)  # as shown, with two digits
-    logits: Floats = np.log(inside / (1 - inside))
-    return logits
+    return np.asarray(np.log(inside / (1 - inside)))
 
 
 #: The learner's prior: as many right and wrong answers of the tool as it acts as if it had seen.
@@ -132,13 +118,7 @@ VOTING = 5
 
 @dataclass(frozen=True)
 class Belief:
-    """How often the learner thinks the tool is right: a Beta distribution that forgets.
-
-    >>> Belief().seen(right=False).mean < Belief().mean
-    True
-    >>> Belief.of(Belief(2.5, 1.25).text) == Belief(2.5, 1.25)
-    True
-    """
+    """How often the learner thinks the tool is right: a Beta distribution that forgets."""
 
     right: float = PRIOR[0]
     wrong: float = PRIOR[1]
@@ -153,19 +133,17 @@ class Belief:
 
     @classmethod
     def of(cls, notes: str) -> Belief:
-        """Read the learner's own notes; the prior where there are none."""
         found = _BELIEF.search(notes)
         return cls(float(found[1]), float(found[2])) if found else cls()
 
     def seen(self, *, right: bool) -> Belief:
-        """After one more answer of the tool; what was seen before counts for less."""
         return Belief(
             PRIOR[0] + DISCOUNT * (self.right - PRIOR[0]) + right,
             PRIOR[1] + DISCOUNT * (self.wrong - PRIOR[1]) + (not right),
         )
 
 
-class Shown(NamedTuple):
+class ToolsShown(NamedTuple):
     """What the encoder tools show: `said` is what `predict` says of each class, `tool` its first class."""
 
     said: Floats
@@ -177,38 +155,34 @@ class Shown(NamedTuple):
 Choice = tuple[int, float]
 
 
-def _always(agent: PolicyAgent, shown: Shown) -> Choice:
+def _always(agent: PolicyAgent, shown: ToolsShown) -> Choice:
     return shown.tool, float(shown.said[shown.tool])
 
 
-def _reader(agent: PolicyAgent, shown: Shown) -> Choice:
-    numbers = np.concatenate([shown.said, shown.votes])
-    read = agent.models.reader(agent.role, agent.measured, numbers)
+def _reader(agent: PolicyAgent, shown: ToolsShown) -> Choice:
+    read = agent.models.reader(agent.role, agent.measured, np.concatenate([shown.said, shown.votes]))
     return int(read.argmax()), float(read.max())
 
 
-def _rational(agent: PolicyAgent, shown: Shown) -> Choice:
+def _rational(agent: PolicyAgent, shown: ToolsShown) -> Choice:
     first, confidence = agent.first_choice()
     tool = agent.models.tool_is_right(agent.role, float(shown.said[shown.tool]))
     own = agent.models.own_is_right(confidence)
     return (shown.tool, tool) if tool > own else (first, own)
 
 
-def _oracle(agent: PolicyAgent, shown: Shown) -> Choice:
-    tool_is_right = agent.names[shown.tool] == agent.case.reference
-    return shown.tool if tool_is_right else agent.first_choice()[0], 1.0
+def _oracle(agent: PolicyAgent, shown: ToolsShown) -> Choice:
+    return shown.tool if agent.names[shown.tool] == agent.case.reference else agent.first_choice()[0], 1.0
 
 
-def _learner(agent: PolicyAgent, shown: Shown) -> Choice:
+def _learner(agent: PolicyAgent, shown: ToolsShown) -> Choice:
     belief, own = agent.belief.mean, agent.models.own_accuracy
     return (shown.tool, belief) if belief > own else (agent.first_choice()[0], own)
 
 
 class Policy(NamedTuple):
-    """How a policy chooses its final answer, in words and as a function; None never asks the tool."""
-
     words: str
-    choose: Callable[[PolicyAgent, Shown], Choice] | None
+    choose: Callable[[PolicyAgent, ToolsShown], Choice] | None
 
 
 POLICIES = {
@@ -236,30 +210,23 @@ def parse_policy(text: str) -> AgentSpec:
 
 
 class PolicyPlayer(Player):
-    """Plays every case of a study by one rule."""
-
     def __init__(self, study: Study, policy: str, models: PolicyModels) -> None:
         self.name = f"{KIND}-{policy}"
         self._study, self._policy, self._models = study, policy, models
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
-        """The dataset of an episode ends with its arm."""
-        arm = key.dataset.rpartition("@")[2]
-        case = self._study.by_id[case_of(str(key.task_id))]
-        return PolicyAgent(self._study, case, arm, self._policy, self._models, key.repeat)
+        return PolicyAgent(self._study, key, self._policy, self._models)
 
 
 class PolicyAgent(EpisodeAgent):
-    """Measures, answers, asks the encoder if it is there, answers again."""
-
-    def __init__(
-        self, study: Study, case: Case, arm: str, policy: str, models: PolicyModels, repeat: int
-    ) -> None:
-        self.names, self.case, self.models, self.role = study.facts.classes, case, models, role_of(arm)
+    def __init__(self, study: Study, key: EpisodeKey, policy: str, models: PolicyModels) -> None:
+        arm = key.dataset.rpartition("@")[2]
+        self.names, self.models, self.role = study.facts.classes, models, role_of(arm)
+        self.case = study.by_id[case_of(str(key.task_id))]
         self.measured = np.zeros(0)
         self.belief = Belief()
         self._name, self._choose = policy, POLICIES[policy].choose
-        self._guess_key = f"{case.id} {arm} {repeat}"
+        self._guess_key = f"{self.case.id} {arm} {key.repeat}"
         self._turn = 0
         self._tool: int | None = None
         self._final: int | None = None
@@ -282,10 +249,7 @@ class PolicyAgent(EpisodeAgent):
         return self._answer(self._final, confidence)
 
     def _noted(self, observation: str) -> str:
-        """What the learner has learned; other policies note nothing.
-
-        Where it did not follow the tool and was wrong, the tool may have been right or wrong, too.
-        """
+        """What the learner has learned; other policies note nothing."""
         if self._name != "learner":
             return ""
         followed = self._tool is not None and self._final == self._tool
@@ -296,7 +260,6 @@ class PolicyAgent(EpisodeAgent):
         return self.belief.text
 
     def first_choice(self, when: str = "final") -> Choice:
-        """Choose by the measurements alone; the random policy guesses anew each time."""
         if self._name == "random":
             key = f"{when} {self._guess_key}".encode()
             number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
@@ -312,7 +275,7 @@ class PolicyAgent(EpisodeAgent):
         if self._tool is None:
             return self.first_choice()
         said, votes = read_prediction(prediction, self.names), neighbour_votes(neighbours, self.names)
-        return self._choose(self, Shown(said, votes, self._tool))
+        return self._choose(self, ToolsShown(said, votes, self._tool))
 
     def _answer(self, label: int, confidence: float) -> Message:
         return self._calls((PROPOSE, {"label": self.names[label], "confidence": round(confidence, 4)}))

@@ -16,14 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import (
-    atomic_path,
-    read_bytes,
-    read_plain_text,
-    write_json,
-    write_text,
-)
-from histobench.core.plain_data import parse_json
+from histobench.core.files import atomic_path, read_bytes, read_plain_text, write_json, write_text
+from histobench.core.plain_data import parse_json, read_json
 from histobench.core.renamed import Renamed
 
 if TYPE_CHECKING:
@@ -58,48 +52,24 @@ class Case:
 
     @property
     def weight(self) -> float:
-        """The inverse of the selection probability."""
         return 1 / self.probability
 
 
 def groups_of(cases: Iterable[Case]) -> list[str]:
-    """The patient or slide of each case; a case without one is a group of its own."""
     return [f"g{case.group}" if case.group else f"i{case.id}" for case in cases]
 
 
 def shuffled_options(names: Sequence[str], case_id: str) -> tuple[str, ...]:
-    """The options in an order that the id alone decides.
-
-    >>> sorted(shuffled_options(["a", "b", "c"], "0f")) == ["a", "b", "c"]
-    True
-    """
     options = sorted(names)
     random.Random(hashlib.sha256(case_id.encode()).digest()).shuffle(options)
     return tuple(options)
 
 
-def _read(path: Path, read: Callable[[Path], T]) -> T:
-    """Read a file that `consult prepare` wrote; an error says what to do."""
-    try:
-        return read(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise HistobenchError(f"cannot read {path} ({reason}); run histobench consult prepare") from error
-
-
 @cache
 def _records(kind: type[T]) -> Callable[[Any], list[T]]:
-    """Make a function that reads a list of dataclasses from plain values."""
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(list[kind], config=ConfigDict(extra="forbid")).validate_python  # type: ignore[valid-type]
-
-
-def _read_cases(path: Path) -> list[Case]:
-    lines = filter(str.strip, read_plain_text(path).split("\n"))
-    if not (cases := _records(Case)([parse_json(line) for line in lines])):
-        raise ValueError("it holds no cases")
-    return cases
 
 
 FILE = "cassette.parquet"
@@ -127,11 +97,6 @@ class Recorded:
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:
-    """Arguments as the text that addresses are made of.
-
-    >>> canonical({"n": 3})
-    '{"n":3}'
-    """
     return json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -165,11 +130,13 @@ def write_cassette(path: Path, rows: Iterable[Recorded]) -> None:
 def _rows(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    return pq.read_table(path).to_pylist()
+    try:
+        return pq.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise HistobenchError(f"cannot read {path} ({error}); run histobench consult prepare") from error
 
 
 def read_cassette(path: Path) -> Cassette:
-    """Read the answers of a file that `write_cassette` wrote."""
     return Cassette(Recorded(*(row[name] for name in COLUMNS[1:])) for row in _rows(path))
 
 
@@ -179,15 +146,11 @@ PICTURES = "pictures.json"
 LESSONS = "lessons.parquet"
 #: The widest interval of an AUC with which a study is called blind.
 MOST_WIDTH = 0.3
-#: The folder of the agents' episodes.
 RUNS = "runs"
-#: How the names of reference agents begin.
 KIND = "policy"
-#: The family of their tasks.
 FAMILY = "consult"
 #: The key of a task's metadata under which results keep what happened.
 RECORD = "consult"
-#: What registered contrasts are kept in.
 CONTRASTS_FILE = "contrasts.json"
 #: Version 1 (histobench 0.2) reported cosines, had the arm `swap`, and no sequences.
 VERSION = 2
@@ -196,8 +159,6 @@ READABLE = (1, 2)
 
 @dataclass(frozen=True)
 class StudyEncoder:
-    """An encoder in its role: how it was fitted, and how good it is alone on all test regions."""
-
     role: str
     name: str
     fingerprint: str
@@ -210,10 +171,7 @@ class StudyEncoder:
 
 @dataclass(frozen=True)
 class BlindingCheck:
-    """The AUC with which the form of their answers tells two arms apart; `field` alone tells most.
-
-    `groups` is 0 in studies of earlier versions, which did not keep it.
-    """
+    """The AUC with which the form of their answers tells two arms apart; `field` alone tells most."""
 
     first: str
     second: str
@@ -226,7 +184,6 @@ class BlindingCheck:
 
     @property
     def leaks(self) -> bool:
-        """Whether a classifier does better than guessing."""
         return self.low > 0.5
 
     @property
@@ -236,7 +193,6 @@ class BlindingCheck:
 
     @property
     def groups_needed(self) -> int:
-        """About how many groups make the interval narrow enough: its logits are t / sqrt(groups) apart."""
         from scipy.special import logit
         from scipy.stats import t
 
@@ -279,7 +235,6 @@ class StudyFacts:
     sequences: tuple[tuple[str, ...], ...] = ()
     #: The role of the encoder after the change.
     replaced_by: str = "random"
-    #: How well the form of the tools' answers tells two arms apart.
     blinding: tuple[BlindingCheck, ...] = ()
     version: int = VERSION
 
@@ -288,16 +243,12 @@ class StudyFacts:
 
     @property
     def legend(self) -> str:
-        """Which encoder each role is, for tables."""
         return "; ".join(f"{encoder.role}: {encoder.name}" for encoder in self.encoders)
 
 
 @dataclass(frozen=True)
 class Lessons:
-    """Labelled regions outside the test split, as the tools show them: what reference agents are fitted on.
-
-    `shown` has, for each role, what `predict` says of each class beside the votes of five neighbours.
-    """
+    """Labelled regions outside the test split, as the tools show them: for reference agents."""
 
     labels: NDArray[np.int64]  # [n]
     measurements: NDArray[np.float64]  # [n, 10]
@@ -319,8 +270,12 @@ class Study:
 
     Examples
     --------
-    >>> import histobench as hb
-    >>> hb.consult.open_study("study").facts.arms  # doctest: +SKIP
+    >>> import tempfile, histobench as hb
+    >>> folder = tempfile.mkdtemp()
+    >>> data = hb.demo_dataset(f"{folder}/tiles", train_per_class=6, test_per_class=3, size=64)
+    >>> study = hb.consult.prepare(data, "tiny-vl", folder=f"{folder}/study", arms="none,strong", cases=6)
+    >>> study.facts.arms, study.to_frame().shape
+    (('none', 'strong'), (6, 4))
     """
 
     folder: Path
@@ -351,7 +306,7 @@ class Study:
 
     @cached_property
     def cassette(self) -> Cassette:
-        return _read(self.folder / FILE, read_cassette)
+        return read_cassette(self.folder / FILE)
 
     @cached_property
     def by_id(self) -> dict[str, Case]:
@@ -374,12 +329,11 @@ class Study:
         dict of str to Path
             Content hash -> file.
         """
-        places = _read(self.folder / PICTURES, lambda path: parse_json(read_plain_text(path)))
+        places = read_json(read_plain_text(self.folder / PICTURES), where=PICTURES)
         return {image: Path(place) for image, place in places.items()}
 
     @cached_property
     def contrasts(self) -> tuple[RegisteredContrast, ...]:
-        """Those that were registered; in a study without a file those of the protocol."""
         path = self.folder / CONTRASTS_FILE
         return read_contrasts(path) if path.exists() else DEFAULT_CONTRASTS
 
@@ -395,7 +349,7 @@ class Study:
         -------
         Lessons
         """
-        rows = [row for row in _read(self.folder / LESSONS, _rows) if row["part"] == part]
+        rows = [row for row in _rows(self.folder / LESSONS) if row["part"] == part]
         roles = [encoder.role for encoder in self.facts.encoders] if part == "val" else []
         return Lessons(
             np.array([row["label"] for row in rows], dtype=np.int64),
@@ -406,10 +360,7 @@ class Study:
 
 @dataclass(frozen=True)
 class RegisteredContrast:
-    """One comparison that a study makes: a measure in one arm, minus that in another one if there is one.
-
-    In sequence arms the last quarter of the cases counts (`part` after), or the last before the change.
-    """
+    """One comparison that a study makes: a measure in one arm, minus that in another one if there is one."""
 
     name: str
     measure: Literal["final", "over_tool", "u_right", "u_wrong", "discrimination"]
@@ -421,17 +372,11 @@ class RegisteredContrast:
 
     @property
     def words(self) -> str:
-        """For tables.
-
-        >>> RegisteredContrast("sure", "u_wrong", "sure", "unsure").words
-        'over-reliance (u_wrong): sure minus unsure'
-        """
         measure = MEASURED[self.measure]
         late = " (last quarter)" if self.arm.startswith("sequence") else ""
         return f"{measure}{late}: {self.arm}{f' minus {self.against}' if self.against else ''}"
 
     def problem(self, arms: Sequence[str]) -> str:
-        """What is wrong with it in a study that has these arms; empty if nothing is."""
         for arm in (self.arm, self.against):
             if arm and arm not in arms:
                 return f"the study has no arm {arm!r}; {did_you_mean(arm, arms)}"
@@ -450,7 +395,6 @@ MEASURED = {
     "u_wrong": "over-reliance (u_wrong)",
     "discrimination": "telling right from wrong (J)",
 }
-#: Those of the protocol.
 DEFAULT_CONTRASTS = (
     RegisteredContrast("over_tool", "over_tool", "strong"),
     RegisteredContrast("sequence", "discrimination", "sequence", "sequence-same"),
@@ -460,7 +404,6 @@ DEFAULT_CONTRASTS = (
 
 
 def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
-    """Read a JSON list of objects with name, measure, arm and against."""
     try:
         found = tuple(_records(RegisteredContrast)(parse_json(read_plain_text(path))))
     except (OSError, ValueError) as error:
@@ -474,14 +417,12 @@ def read_contrasts(path: Path) -> tuple[RegisteredContrast, ...]:
 
 
 def check_contrasts(contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
-    """Refuse contrasts that a study with these arms cannot make."""
     for each in contrasts:
         if problem := each.problem(arms):
             raise HistobenchError(f"contrast {each.name!r}: {problem}")
 
 
 def register_contrasts(folder: Path, contrasts: Sequence[RegisteredContrast], arms: Sequence[str]) -> None:
-    """Add contrasts to those of a study, with the time; a registered contrast cannot change."""
     check_contrasts(contrasts, arms)
     path = folder / CONTRASTS_FILE
     before = read_contrasts(path) if path.exists() else ()
@@ -498,14 +439,21 @@ def open_study(folder: str | Path) -> Study:
     folder = Path(folder)
     if not (folder / STUDY).is_file():
         raise HistobenchError(f"{folder} is not a Consult study; create one with histobench consult prepare")
-    return Study(folder, _read(folder / STUDY, _facts), tuple(_read(folder / CASES, _read_cases)))
-
-
-def _facts(path: Path) -> StudyFacts:
-    record = parse_json(read_plain_text(path))
-    if (version := record["version"]) not in READABLE:
-        raise ValueError(f"version {version}; this histobench reads {READABLE}")
-    return _records(StudyFacts)([record])[0]
+    place = folder / STUDY
+    try:
+        record = parse_json(read_plain_text(place))
+        if record["version"] not in READABLE:
+            raise ValueError(f"version {record['version']}; this histobench reads {READABLE}")
+        facts = _records(StudyFacts)([record])[0]
+        place = folder / CASES
+        lines = filter(str.strip, read_plain_text(place).split("\n"))
+        if not (cases := _records(Case)([parse_json(line) for line in lines])):
+            raise ValueError("it holds no cases")
+        return Study(folder, facts, tuple(cases))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HistobenchError(
+            f"cannot read {place} ({error}); run histobench consult prepare again"
+        ) from error
 
 
 def write_study(

@@ -14,7 +14,6 @@ from histobench.mint.configs.cell import CALLS
 from histobench.mint.runs.run_options import RunOptions
 from histobench.roi.options import Settings
 
-#: Encoders in the order in which they are named.
 ROLES = ("strong", "weak", "random")
 _STUDY, _INFERENCE, _WHAT = "study", "inference", "what is run"
 
@@ -69,8 +68,6 @@ class StudyPlan:
 
 @record
 class ReadsStudy:
-    """The study of a command that reads one."""
-
     study: str = option(
         "folder that `histobench consult prepare` wrote", default="", positional=True, required=True
     )

@@ -1,13 +1,8 @@
 """Claims on work: a file that says which process does it, so that others do something else.
 
-A claim is a file that is created exclusively and renewed while its holder lives. It is stale when it was not
-renewed for `STALE` seconds, or when its process is gone from this machine. File locks are not used: on many
-shared file systems they have no effect, and on others a dead machine holds them forever.
-
-A stale claim `NAME.json` is taken over by creating `NAME~1.json`, which only one process can do; that one by
-`NAME~2.json`, and so on. The last one counts. Each has a token, and a successor names the token of the claim
-that it replaces, so a slow process can neither remove nor renew the claim of another, and finds out that it
-has lost its own.
+It is stale when it was not renewed for `STALE` seconds, or when its process is gone from this machine. A
+stale claim `NAME.json` is taken over by creating `NAME~1.json`, that one by `NAME~2.json`, and so on: the
+last counts, and names the token of the one that it replaces. File locks do nothing on many shared disks.
 """
 
 from __future__ import annotations
@@ -15,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import tempfile
 import threading
 import time
 import uuid
@@ -31,8 +25,6 @@ from histobench.core.files import create_json, read_note
 #: Seconds between two renewals, and after how many without one a claim is stale.
 RENEWED = 5.0
 STALE = 60.0
-#: Seconds for which the difference between this machine's clock and a disk's is not measured again.
-CLOCK_SECONDS = 30.0
 
 
 class Claim:
@@ -76,8 +68,9 @@ def try_claim(path: Path, *, limit: float | None = None, **facts: Any) -> Claim 
     if before is not None and _counts(_file(path, number), before) is not None:
         return None
     token, over = uuid.uuid4().hex, (before or {}).get("id")
-    mine = _file(path, number + 1)
-    if not create_json(mine, {**_self(), **facts, "id": token, "over": over}, lasting=False):
+    mine, pid = _file(path, number + 1), os.getpid()
+    me = {**_machine(), "pid": pid, "started": _started(pid), "since": time.time()}
+    if not create_json(mine, {**me, **facts, "id": token, "over": over}, lasting=False):
         return None
     # What was seen may be old by now: others may have released, and claimed anew, what this one replaces.
     replaced = before is None or (read_note(_file(path, number)) or {}).get("id") == over
@@ -131,7 +124,7 @@ def _counts(file: Path, holder: dict[str, Any]) -> dict[str, Any] | None:
     if same and not (type(pid) is int and pid > 0 and _lives(pid, str(holder.get("started", "")))):
         return None
     try:
-        age = _now(file.parent) - file.lstat().st_mtime
+        age = time.time() - file.lstat().st_mtime
     except OSError:
         return None
     # A time in the future: the clock was set back, and a holder that lives would have renewed it since.
@@ -162,10 +155,6 @@ def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
     finally:
         if claim is not None:
             claim.release()
-
-
-def _self() -> dict[str, Any]:
-    return {**_machine(), "pid": os.getpid(), "started": _started(os.getpid()), "since": time.time()}
 
 
 @cache
@@ -199,20 +188,3 @@ def _started(pid: int) -> str:
         return "dead" if state in "ZX" else rest[18]
     except (OSError, IndexError, ValueError):
         return ""
-
-
-_clocks: dict[str, tuple[float, float]] = {}
-
-
-def _now(folder: Path) -> float:
-    """The time by the clock of the disk: those of two machines may differ by minutes.
-
-    The difference is measured by writing a file, every `CLOCK_SECONDS` at most.
-    """
-    measured, offset = _clocks.get(str(folder), (-CLOCK_SECONDS, 0.0))
-    if time.monotonic() - measured >= CLOCK_SECONDS:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".now-", suffix=".tmp") as probe:
-            measured = time.monotonic()
-            offset = os.fstat(probe.fileno()).st_mtime - measured
-        _clocks[str(folder)] = measured, offset
-    return time.monotonic() + offset

@@ -28,14 +28,14 @@ def resolve_device(asked: str | None = None) -> str:
         kind = torch.device(asked)
     except RuntimeError as error:
         raise HistobenchError(f"unknown device {asked!r}: use cpu, cuda, cuda:0, ... or mps") from error
-    if kind.type == "cuda" and not torch.cuda.is_available():
-        log.warning("%s was requested, but PyTorch finds no GPU: running on the CPU", asked)
+    backend = {"cuda": torch.cuda, "mps": torch.backends.mps}.get(kind.type)
+    if backend is not None and not backend.is_available():
+        gpu = "Apple GPU" if kind.type == "mps" else "NVIDIA or AMD GPU"
+        advice = "running on the CPU; `histobench doctor` lists the devices of this machine"
+        log.warning("%s was requested, but PyTorch finds no %s: %s", asked, gpu, advice)
         return "cpu"
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
         raise HistobenchError(f"there is no {asked}: this machine has {torch.cuda.device_count()} GPU(s)")
-    if kind.type == "mps" and not torch.backends.mps.is_available():
-        log.warning("%s was requested, but is not available: running on the CPU", asked)
-        return "cpu"
     # Streams and memory are those of one GPU: "cuda" is the first.
     return f"cuda:{kind.index or 0}" if kind.type == "cuda" else str(kind)
 
@@ -86,9 +86,6 @@ def free_memory() -> int | None:
     except (OSError, ValueError):
         return free
     return free if limit == "max" else min(free, max(0, int(limit) - used))
-
-
-# Python's collector of cyclic garbage, out of the way of work that makes none.
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 
 class HistobenchError(Exception):
@@ -34,6 +34,15 @@ class DiskFullError(HistobenchError):
 
 class InterruptedWorkError(KeyboardInterrupt):
     """The user (or the system) has stopped the work; the text says what is kept."""
+
+
+@contextlib.contextmanager
+def needing(message: str) -> Iterator[None]:
+    """Import an optional package; `message` is the error where it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise HistobenchError(message) from error
 
 
 def error_text(error: Exception) -> str:
@@ -77,9 +86,3 @@ def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -
     if len(names) <= 12:
         return f"known: {', '.join(names)}"
     return f"known: {', '.join(names[:12])}, ... ({len(names)} in all)"
-
-
-def nearest_folder(path: Path) -> str:
-    """`did_you_mean` for a folder that does not exist, from those beside it; empty if none is near."""
-    beside = [each.name for each in path.absolute().parent.glob("*") if each.is_dir()]
-    return did_you_mean(path.name, beside, all_if_none=False)

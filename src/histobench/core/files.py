@@ -60,14 +60,12 @@ def unpack_tar(tar: tarfile.TarFile, folder: Path, name: str) -> None:
                 shutil.copyfileobj(data, copy)
 
 
-# Files that are either whole or absent.
-
-
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success it is flushed to disk and renamed onto it.
 
-    A reader never sees a half-written file, and an error leaves the old content as it was.
+    A reader never sees a half-written file, and an error leaves the old content as it was. The folder is not
+    flushed: where the machine crashes, files of the last seconds may be missing, and are made again.
     """
     target = Path(target)
     try:
@@ -86,7 +84,6 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         patiently(lambda: os.replace(temporary, target))
-        _flush_folder(target.parent)
     except OSError as error:
         raise _write_error(target, error) from error
     finally:
@@ -122,8 +119,6 @@ def create_json(target: str | Path, value: Any, *, lasting: bool = True) -> bool
             _flush(mine)
         if not patiently(lambda: _link(mine, target)):
             return False
-        if lasting:
-            _flush_folder(target.parent)
     except OSError as error:
         raise _write_error(target, error) from error
     finally:
@@ -197,24 +192,11 @@ def _flush(path: Path) -> None:
         os.fsync(handle.fileno())
 
 
-def _flush_folder(folder: Path) -> None:
-    # Not every file system lets a folder be opened; the rename itself has already happened.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _write_error(target: Path, error: OSError) -> HistobenchError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"cannot write {target}: the disk is full; free some space and run again")
     return HistobenchError(f"cannot write {target}: {error.strerror or error}")
 
-
-# Reads from disks that other machines write to: what passes is tried again, and is never taken for
-# damage.
 
 #: Errors that say nothing about the file itself.
 PASSING = frozenset(
@@ -309,9 +291,7 @@ def read_note(path: str | Path) -> dict[str, Any] | None:
     """
     try:
         content = parse_json(read_bytes(path).decode("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -348,8 +328,6 @@ def _listing(folder: Path, look: Callable[[], list[T]]) -> list[T]:
 def _raise(error: OSError) -> None:
     raise error
 
-
-# Files that are views: made from other files that are each written once, and never changed in place.
 
 #: Rounds after which a view is left to the process that still writes.
 ROUNDS = 50

@@ -48,8 +48,7 @@ class RetryPolicy:
         """
         # Requests that failed together do not come back together.
         share = random.uniform(0.5, 1.0) if jitter is None else jitter
-        longest = min(self.first_pause * 2.0 ** min(failures - 1, 30), self.longest_pause)
-        return longest * share
+        return min(self.first_pause * 2.0 ** min(failures - 1, 30), self.longest_pause) * share
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -58,31 +57,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     >>> retry_after({"retry-after": "3"})
     3.0
     """
+    value = headers.get("retry-after", "")
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        value = headers.get("retry-after")
-        if value is None:
-            return None
-        try:
-            return max(0.0, float(value))
-        except ValueError:
-            moment = email.utils.parsedate_to_datetime(value).timestamp()
-            return max(0.0, moment - server_time(headers))
+        if "," in value:
+            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        return max(0.0, float(value))
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def server_time(headers: Mapping[str, str]) -> float:
-    """What time it is for the server, whose dates are to be read by its own clock; else this machine's time.
-
-    >>> server_time({"date": "Sun, 15 Nov 2026 12:00:00 GMT"})
-    1794744000.0
-    """
-    try:
-        return email.utils.parsedate_to_datetime(headers["date"]).timestamp()
-    except (KeyError, ValueError, TypeError, OverflowError):
-        return time.time()
 
 
 class UnreachableError(Exception):
@@ -241,24 +224,17 @@ def _stream(
             part.unlink(missing_ok=True)
             raise _RetryError("the file on the server has changed")
         _check_status(answer, url, name)
-        # Many servers say gzip of files that are .gz by themselves; those are left as they come.
-        packed = "content-encoding" in reply and not name.lower().endswith((".gz", ".tgz"))
-        total = None if packed else total
         if size is not None and total is not None and total != size:
             raise OtherSizeError(
                 f"{name}: the server offers {total:,} bytes, but {size:,} are published; nothing was kept"
             )
-        if packed:  # it cannot be resumed
-            note_of(part).unlink(missing_ok=True)
-        else:
-            about = json.dumps({"url": url, "same": same, "total": total})
-            note_of(part).write_text(about, encoding="utf-8")
+        note_of(part).write_text(json.dumps({"url": url, "same": same, "total": total}), encoding="utf-8")
         total = total or size
         have = have if resumes else 0
         with part.open("r+b" if have else "wb") as handle:
             handle.truncate(have)
             handle.seek(have)
-            for chunk in answer.iter_bytes() if packed else answer.iter_raw():
+            for chunk in answer.iter_raw():  # many servers say gzip of files that are .gz by themselves
                 handle.write(chunk)
                 have += len(chunk)
                 if progress is not None:
@@ -302,12 +278,10 @@ def expects_page(name: str) -> bool:
 
 
 def note_of(part: Path) -> Path:
-    """Return the file that says what a part is a part of."""
     return part.with_name(f"{part.name}.json")
 
 
 def discard(part: Path) -> None:
-    """Delete a part and its note."""
     part.unlink(missing_ok=True)
     note_of(part).unlink(missing_ok=True)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Progress(Protocol):
-    """Told what is going on. `begin` and `end` enclose one stretch of counted work."""
+class Progress:
+    """Told what is going on, and does nothing. `begin` and `end` enclose one stretch of counted work."""
 
     def begin(self, what: str, total: int) -> None:
         """`total` images are about to be done."""
@@ -21,17 +19,5 @@ class Progress(Protocol):
         """One line that the user should see."""
 
 
-class Silent:
+class Silent(Progress):
     """Says nothing."""
-
-    def begin(self, what: str, total: int) -> None:
-        """Nothing."""
-
-    def advance(self, count: int) -> None:
-        """Nothing."""
-
-    def end(self) -> None:
-        """Nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""

@@ -1,4 +1,4 @@
-"""Dataclasses of numbers, texts and arrays as JSON files, with what they were made from."""
+"""Dataclasses of numbers and texts as JSON files, with what they were made from."""
 
 from __future__ import annotations
 
@@ -9,31 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import DTypeLike
-
 from histobench.core.files import read_note, write_text
 
 T = TypeVar("T")
 
 
-class ArrayOf:
-    """Marks a field of a record as an array of one dtype."""
-
-    def __init__(self, dtype: DTypeLike) -> None:
-        self.dtype = np.dtype(dtype)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Let pydantic make the array from nested lists."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(lambda value: np.array(value, dtype=self.dtype))
-
-
 def write_record(path: Path, record: Any, *, about: Mapping[str, Any]) -> None:
     """Write a dataclass; `about` says in plain JSON values what it was made from, for `read_record`."""
-    content = {"about": about, "record": asdict(record)}
-    write_text(path, json.dumps(content, default=lambda array: array.tolist()))
+    write_text(path, json.dumps({"about": about, "record": asdict(record)}))
 
 
 def read_record(path: Path, kind: type[T], *, about: Mapping[str, Any]) -> T | None:

@@ -1,14 +1,6 @@
-"""Options declared once.
+"""Options declared once: `n_neighbors: int = option("neighbors of KNN", default=20, least=1)` in a `@record`.
 
-A record is a frozen dataclass whose fields carry their bounds, choices and help text:
-
-    @record
-    class ProbeOptions:
-        n_neighbors: int = option("number of neighbors of KNN", default=20, least=1)
-
-From that one line come the check of the value, the flag `--n-neighbors` with its help, the key of plan files,
-its entry in the JSON schema, and its row in the documentation. Values are checked by pydantic, imported
-when the first value is checked and not before: `--help` needs only the description.
+From that line come the check, the flag with its help, the key of plan files, the JSON schema and the docs.
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ import os
 import re
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -65,7 +57,6 @@ class Option:
     group: str = ""  # the heading in help; what most people need has none and comes first
     takes_value: bool = False  # a flag that is given as `--flag True`, as HistoROIBench's scripts do
     default_text: str | None = None  # what help shows as the default ("the GPU if there is one")
-    complaint: str | None = None  # end of the error message, with `{value}`, where the usual one does not fit
     read: Callable[[str], Any] | None = None  # how a value is read that is not simply a number or a text
     separator: str = ","  # between the items of a list that is written as one text; a regular expression
     regex: bool = False  # a text may have several lines and begin with a hyphen: a regular expression
@@ -75,21 +66,15 @@ class Option:
 def option(
     help: str, *, default: Any, choices: Iterable[str] = (), kw_only: bool = False, **said: Any
 ) -> Any:
-    """Declare a field of a record, with what `Option` has to say about it.
-
-    `kw_only` is that of dataclasses: needed in a record from which others inherit.
-    """
+    """Declare a field of a record, with what `Option` has to say about it."""
     about = Option(help, choices=tuple(choices), **said)
-    return field(default=default, kw_only=kw_only, metadata={_KEY: about})
+    keyword: Any = kw_only or dataclasses.MISSING  # then what comes below `_: KW_ONLY` is
+    return field(default=default, kw_only=keyword, metadata={_KEY: about})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, field))
 def record(cls: type[R]) -> type[R]:
-    """Make a frozen dataclass whose options are checked when an instance is made.
-
-    A method `check(self)` may look at several options together. A record that inherits from another has its
-    options too.
-    """
+    """Make a frozen dataclass whose options are checked when an instance is made, then by its `check`."""
 
     def check_all(self: Any) -> None:
         made: type = type(self)
@@ -123,14 +108,7 @@ class Declared:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words.
-
-        >>> @record
-        ... class Example:
-        ...     n_shot: tuple[int, ...] = option("shots", default=(1,), least=1)
-        >>> options_of(Example)[0].expected
-        'a whole number of at least 1'
-        """
+        """What a value must be, in words: "a whole number of at least 1"."""
         if self.kind is bool:
             return "True or False"
         if self.kind is Path:
@@ -138,16 +116,8 @@ class Declared:
         if self.kind is str:
             return f"one of {', '.join(self.words)}" if self.words else "a text"
         said = self.said
-        named = [
-            f"{word} {bound:g}"
-            for word, bound in (
-                ("of at least", said.least),
-                ("above", said.above),
-                ("at most", said.most),
-                ("below", said.below),
-            )
-            if bound is not None
-        ]
+        bounds = {"of at least": said.least, "above": said.above, "at most": said.most, "below": said.below}
+        named = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
         number = "a whole number" if self.kind is int else "a number"
         return " or ".join([*self.words, " ".join([number, " and ".join(named)]).strip()])
 
@@ -164,8 +134,6 @@ class Declared:
         raise self._refused(wrong, name, is_whole=self.is_list and wrong is value)
 
     def _refused(self, wrong: Any, name: str, *, is_whole: bool = False) -> InvalidParameterError:
-        if self.said.complaint is not None:
-            return InvalidParameterError(f"`{self.name}` {self.said.complaint.format(value=repr(wrong))}")
         if self.kind is str and self.words and isinstance(wrong, str):
             return InvalidParameterError(
                 f"`{self.name}` {wrong!r} is unknown; {did_you_mean(wrong, self.words)}"
@@ -235,7 +203,6 @@ def _kind(hint: Any, said: Option) -> tuple[type, bool, bool, tuple[str, ...]]:
 
 @cache
 def _adapter(each: Declared) -> Any:
-    """Pydantic's validator for an option."""
     from pydantic import BeforeValidator, Field, TypeAdapter
 
     said = each.said
@@ -314,9 +281,11 @@ def _word(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-def unknown_key(key: object, known: Iterable[str], where: str) -> HistobenchError:
-    """The error for a key that no option has."""
-    return HistobenchError(located(where, f"unknown key {key!r}; {did_you_mean(str(key), known)}"))
+def check_keys(values: Iterable[object], known: Collection[str], where: str = "") -> None:
+    """Raise for a key that no option has."""
+    for key in values:
+        if key not in known:
+            raise HistobenchError(located(where, f"unknown key {key!r}; {did_you_mean(str(key), known)}"))
 
 
 def values_from(options: Iterable[Declared], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -350,10 +319,8 @@ def from_values(cls: type[R], values: Mapping[str, Any], *, only: bool = False) 
     """Make a record from the parameters of a call; other keys are left alone, or refused with `only`."""
     made: type = cls
     options = options_of(made)
-    names = [each.name for each in options]
-    for name in values if only else ():
-        if name not in names:
-            raise unknown_key(name, names, "")
+    if only:
+        check_keys(values, [each.name for each in options])
     named = [each for each in options if each.name in values]
     given = {each.name: values[each.name] for each in named if values[each.name] is not each.default}
     return cls(**values_from(options, given, ""))
@@ -405,10 +372,9 @@ def _entry_adapter(kind: Any) -> Any:
 
 
 def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = False) -> None:
-    """Add a flag for every option to a parser or a group of arguments.
+    """Add a flag for every option; one that is not given is None, so that the default stays with the record.
 
-    A flag that is not given is None, so that the default stays with the record. In a parser, options are
-    under the heading that they declare. `as_script` shows the spelling of HistoROIBench's scripts.
+    `as_script` shows the spelling of HistoROIBench's scripts.
     """
     groups: dict[str, Any] = {"": parser}
     for each in options:
@@ -418,7 +384,8 @@ def add_flags(parser: Any, options: Iterable[Declared], *, as_script: bool = Fal
         default = each.said.script_default if as_script else None
         if default is not None:
             each = replace(each, default=default, said=replace(each.said, default_text=None))
-        text = help_text(each)
+        shown = "" if each.said.required else default_text(each)
+        text = f"{each.said.help} (default: {shown})" if shown else each.said.help
         settings: dict[str, Any] = {"default": default, "help": text.replace("%", "%%")}
         if each.kind is bool and not each.said.takes_value:
             settings["action"] = "store_true"
@@ -512,12 +479,6 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterable[tuple[str, argparse.Ac
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from flags_of(below)
-
-
-def help_text(each: Declared) -> str:
-    """The help of an option with its default."""
-    default = default_text(each)
-    return f"{each.said.help} (default: {default})" if default else each.said.help
 
 
 def default_text(each: Declared) -> str:

@@ -17,18 +17,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 class Renamed:
-    """An earlier name of a method or attribute, which tab completion does not offer.
-
-    >>> class Table:
-    ...     def to_frame(self) -> str:
-    ...         return "frame"
-    ...
-    ...     frame = Renamed("to_frame")
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     Table().frame()
-    'frame'
-    """
+    """An earlier name of a method or attribute, which tab completion does not offer."""
 
     def __init__(self, new: str) -> None:
         self._new = new
@@ -46,16 +35,7 @@ class Renamed:
 
 
 def renamed_parameters(**names: str) -> Callable[[F], F]:
-    """Let a function take parameters by their earlier names, too; one without a new name is ignored.
-
-    >>> @renamed_parameters(keep_going="skip_failed")
-    ... def run(skip_failed: bool = False) -> bool:
-    ...     return skip_failed
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     run(keep_going=True)
-    True
-    """
+    """Let a function take parameters by their earlier names, too; one without a new name is ignored."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import html
 import io
 import re
 import threading
@@ -23,20 +22,12 @@ def check_plain_name(name: str, *, what: str) -> str:
     >>> check_plain_name("CRC-100K", what="dataset")
     'CRC-100K'
     """
-    why = None
-    if not name.strip():
-        why = "is empty"
-    elif any(sign in name for sign in "/\\"):
-        why = "holds a path separator"
-    elif any(ord(sign) < 32 or ord(sign) == 127 for sign in name):
-        why = "holds a control character"
-    elif name.strip(".") == "" or name != name.rstrip(". "):
-        why = "ends in a dot or a space, or is nothing else"
-    elif len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
-        why = f"is longer than {_LONGEST} bytes"
-    if why is not None:
-        shown = name if len(name) <= 60 else f"{name[:60]}..."
-        raise HistobenchError(f"{what} {shown!r} cannot be the name of a folder: it {why}; give another name")
+    sound = re.fullmatch(r"[^/\\\x00-\x1f\x7f]*[^/\\\x00-\x1f\x7f. ]", name)
+    if sound is None or len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
+        raise HistobenchError(
+            f"{what} {name[:60]!r} cannot be the name of a folder; give one without slashes and control "
+            f"characters, of at most {_LONGEST} bytes, that does not end in a dot or a space"
+        )
     return name
 
 
@@ -59,9 +50,6 @@ def listed(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-# The order in which people count: 2 ways come before 10.
-
-
 def natural_order(text: object) -> list[str | int]:
     """A key to sort by.
 
@@ -69,11 +57,8 @@ def natural_order(text: object) -> list[str | int]:
     ['', '2way', '10way', 'all']
     """
     # Words and numbers take turns in what the expression gives, so that like is compared with like.
-    parts = re.split(r"(\d+)", str(text))
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", str(text)))]
 
-
-# Names and texts of others in files that programs interpret: spreadsheets, Markdown and HTML.
 
 _SPACES = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 #: Signs that mean something in Markdown wherever they stand, or where they begin a tag, link or emphasis.
@@ -100,15 +85,6 @@ def markdown_text(text: str) -> str:
     return _MARKDOWN.sub(lambda sign: f"\\{sign[0]}", _SPACES.sub(" ", text))
 
 
-def html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """An HTML table for a notebook; the texts of its cells are escaped."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-# Text from elsewhere (models, servers, files, names of encoders) as a terminal may show it.
-
 #: What moves the cursor, colours, opens links, rings, or turns the direction of writing; not the line end and
 #: the tabulator.
 _CONTROLS = re.compile(
@@ -124,8 +100,6 @@ def shown(text: object) -> str:
     """
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], str(text))
 
-
-# Syntax trees of Python text, one thread at a time.
 
 _LOCK = threading.Lock()
 
@@ -150,3 +124,15 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return text.getvalue()
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds, as far as they matter.
+
+    >>> duration(3725), duration(3600), duration(60), duration(4.2)
+    ('1 h 02 min', '1 h 00 min', '1 min 00 s', '4 s')
+    """
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{max(whole, 1)} s"

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from histobench.core.errors import HistobenchError
 
 T = TypeVar("T")
-
-
 R = TypeVar("R")
 
 
@@ -132,8 +130,6 @@ def _stream_from_copies(work: Callable[[T], R], parts: Iterable[T], count: int) 
 
 
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-
-
 _work: Callable[[Any], Any]
 
 
@@ -142,8 +138,6 @@ def _call(part: Any) -> Any:
 
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-
-
 _pools_lock = Lock()
 
 

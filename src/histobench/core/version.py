@@ -25,7 +25,6 @@ def installed_version(package: str) -> str | None:
 
 @cache
 def installed_entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group that installed packages offer."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))

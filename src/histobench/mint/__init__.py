@@ -1,10 +1,4 @@
-"""The MINT track: language models as agents in multi-turn tasks.
-
->>> import histobench as hb
->>> runs = hb.mint.run("local:", limit=2, k=2)  # doctest: +SKIP
->>> runs.to_frame()  # doctest: +SKIP
->>> hb.mint.compare("mint-results", "gpt-4o-mini", "SmolLM2-135M-Instruct")  # doctest: +SKIP
-"""
+"""The MINT track: language models as agents in multi-turn tasks."""
 
 from __future__ import annotations
 

@@ -56,6 +56,5 @@ def _data(folder: Path) -> Line:
 
 def _alfworld() -> Line:
     if missing_packages():
-        message = "the engine is not installed; all other tasks work without it"
-        return "WARN", "alfworld", message, INSTALL
+        return "WARN", "alfworld", "the engine is not installed; all other tasks work without it", INSTALL
     return "PASS", "alfworld", "the engine is installed", ""

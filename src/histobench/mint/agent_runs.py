@@ -88,20 +88,14 @@ class AgentRuns:
             key = (outcome.model, outcome.feedback_model, outcome.feedback_type, outcome.k, outcome.task)
             groups.setdefault(key, []).append(outcome)
         rows = []
-        for key in sorted(groups):
-            members = groups[key]
+        for key, members in sorted(groups.items()):
             interval = rate_interval(members)
-            rows.append(
-                (
-                    *key,
-                    len(members),
-                    sum(outcome.success for outcome in members) / len(members),
-                    interval.low,
-                    interval.high,
-                    sum(outcome.invalid for outcome in members) / len(members),
-                    mean_tokens(members),
-                )
+            success, invalid = (
+                sum(getattr(outcome, name) for outcome in members) / len(members)
+                for name in ("success", "invalid")
             )
+            numbers = (success, interval.low, interval.high, invalid, mean_tokens(members))
+            rows.append((*key, len(members), *numbers))
         names = ["model", "feedback_model", "feedback_type", "k", "dataset"]
         return pd.DataFrame(rows, columns=[*names, "episodes", "success", "low", "high", "invalid", "tokens"])
 
@@ -115,7 +109,6 @@ class AgentRuns:
         """
         import pandas as pd
 
-        standings = leaderboard(self._outcomes)
         rows = [
             {
                 "model": standing.model,
@@ -123,7 +116,7 @@ class AgentRuns:
                 "slope": standing.trend.slope if standing.trend else None,
                 "episodes": standing.episodes,
             }
-            for standing in standings
+            for standing in leaderboard(self._outcomes)
         ]
         table = pd.DataFrame(rows)
         rates = [name for name in table if str(name).startswith("SR")]
@@ -161,15 +154,9 @@ class AgentRuns:
             raise HistobenchError(f"{first} and {second} have played fewer than two tasks in common")
         rows = [
             (
-                row.group,
-                row.tasks,
-                row.first_rate,
-                row.second_rate,
-                row.difference.difference,
-                row.difference.interval.low,
-                row.difference.interval.high,
-                row.difference.p_value,
-                row.p_holm,
+                *(row.group, row.tasks, row.first_rate, row.second_rate, row.difference.difference),
+                *(row.difference.interval.low, row.difference.interval.high),
+                *(row.difference.p_value, row.p_holm),
             )
             for row in compared
         ]
@@ -235,9 +222,12 @@ def run(
 
     Examples
     --------
-    >>> import histobench as hb
-    >>> runs = hb.mint.run("openai:gpt-4o-mini", "gsm8k", k=[1, 3, 5], max_cost=5)  # doctest: +SKIP
-    >>> runs.leaderboard()  # doctest: +SKIP
+    >>> from importlib.resources import files
+    >>> import tempfile, histobench as hb
+    >>> recording = files("histobench.mint.runs") / "demo_recording"
+    >>> agent = f"replay:{recording}/CodeActAgent-Mistral-7b-v0.1.k5.jsonl.gz"  # or openai:gpt-4o-mini
+    >>> hb.mint.run(agent, "gsm8k", limit=1, data=recording, results=tempfile.mkdtemp()).complete
+    True
     """
     if not agent:
         raise HistobenchError("`agent` is empty; name a model, such as openai:MODEL or local:")
@@ -326,11 +316,13 @@ def compare(results: AgentRuns | str | Path, first: str, second: str, *, k: int 
 
     Examples
     --------
+    >>> from importlib.resources import files
     >>> import histobench as hb
-    >>> hb.mint.compare("mint-results", "gpt-4o-mini", "gpt-4o-mini+placebo", k=3)  # doctest: +SKIP
+    >>> recording, agent = files("histobench.mint.runs") / "demo_recording", "CodeActAgent-Mistral-7b-v0.1"
+    >>> hb.mint.compare(recording, agent, agent)["difference"].tolist()  # usually with another agent
+    [0.0, 0.0, 0.0]
     """
-    runs = results if isinstance(results, AgentRuns) else open_runs(results)
-    return runs.compare(first, second, k=k)
+    return (results if isinstance(results, AgentRuns) else open_runs(results)).compare(first, second, k=k)
 
 
 def _budgets(k: Any) -> str:

@@ -65,22 +65,16 @@ class Rubric:
     show_reference: bool = True
 
     def question(self, answer: GradedAnswer) -> str:
-        """What a grader reads."""
-        shown = REFERENCE.format(reference=answer.reference) if self.show_reference else ""
         return PROMPT.format(
             rubric=self.text.strip(),
             prompt=answer.prompt.strip(),
-            reference=shown,
+            reference=REFERENCE.format(reference=answer.reference) if self.show_reference else "",
             answer=answer.text,
             grades=", ".join(self.grades),
         )
 
     def read(self, reply: str) -> str | None:
-        """The grade on the last line that gives one; None where it is none of the rubric's.
-
-        >>> Rubric("...", ("right", "wrong"), ("right",)).read("It is.\\nGRADE: **Right**")
-        'right'
-        """
+        """The grade on the last line that gives one; None where it is none of the rubric's."""
         for said in reversed(_GRADE.findall(reply)):
             word = said.strip("*_`\"'. ").casefold()
             return next((grade for grade in self.grades if grade.casefold() == word), None)
@@ -89,8 +83,6 @@ class Rubric:
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """The last answer of an episode."""
-
     run: str
     dataset: str
     task_id: str
@@ -101,7 +93,6 @@ class GradedAnswer:
 
     @property
     def id(self) -> str:
-        """The same for the same episode, in every file."""
         key = "\t".join((self.run, self.dataset, self.task_id, str(self.repeat)))
         return hashlib.sha256(key.encode()).hexdigest()[:12]
 
@@ -117,13 +108,11 @@ class Graded:
 
     @property
     def majority(self) -> str | None:
-        """The grade that more graders gave than any other; None where two lead."""
         counts = Counter(grade for grade in self.grades.values() if grade is not None).most_common(2)
         return counts[0][0] if counts and (len(counts) < 2 or counts[0][1] > counts[1][1]) else None
 
 
 def read_rubric(path: str | Path) -> Rubric:
-    """From a YAML file: `rubric` (text), `grades`, `passes` (default: the first), `show_reference`."""
     values = read_yaml(read_plain_text(Path(path)), where=str(path))
     known = ("rubric", "grades", "passes", "show_reference")
     if not isinstance(values, dict):
@@ -141,7 +130,6 @@ def read_rubric(path: str | Path) -> Rubric:
 
 
 def read_answers(results: str | Path) -> list[GradedAnswer]:
-    """The last answer of every stored episode that gave one."""
     found = []
     for episode in read_files(find_result_files(results)):
         proposals = [action for text in episode.messages if (action := classify(text)).kind == "proposal"]
@@ -162,17 +150,9 @@ def read_answers(results: str | Path) -> list[GradedAnswer]:
 
 
 def grade(
-    answers: Sequence[GradedAnswer],
-    rubric: Rubric,
-    graders: Mapping[str, Player],
-    *,
-    concurrency: int = 8,
+    answers: Sequence[GradedAnswer], rubric: Rubric, graders: Mapping[str, Player], *, concurrency: int = 8
 ) -> tuple[list[Graded], str]:
-    """Ask every grader about every answer, each question on its own.
-
-    Gives the graded answers, and why not all are there: `max_cost` was reached. What is known already costs
-    nothing and is there all the same.
-    """
+    """Ask every grader about every answer, each question on its own."""
     stopped: list[str] = []
 
     def one(answer: GradedAnswer) -> Graded | None:
@@ -189,7 +169,7 @@ def grade(
                 said = reply if isinstance(reply, str) else reply.content
             except (RequestRefusedError, ProviderError) as error:
                 if isinstance(error, ProviderError) and error.hopeless:
-                    raise HistobenchError(f"the grader {name} cannot be asked: {error}") from error
+                    raise HistobenchError(f"the grader {name} cannot be reached: {error}") from error
                 problems.append(f"{name}: {error}")
             except CostLimitError as error:
                 stopped.append(str(error))
@@ -206,14 +186,12 @@ def grade(
 
 
 def write_grades(path: str | Path, graded: Sequence[Graded]) -> None:
-    """A row for each answer: which episode, the answer, the grade of each grader and of most of them."""
     names = list(graded[0].grades) if graded else []
     rows = [{**_row(row.answer), **row.grades, MAJORITY: row.majority} for row in graded]
     _write(path, [*_KEYS, "answer", *names, MAJORITY], rows)
 
 
 def write_sample(path: str | Path, graded: Sequence[Graded], size: int, *, seed: int = 0) -> int:
-    """A random sample without the grades, for a person to fill the column `label`; gives its size."""
     chosen = random.Random(seed).sample(list(graded), min(size, len(graded)))
     rows = [{**_row(row.answer), LABEL: ""} for row in chosen]
     _write(path, [*_KEYS, "prompt", "reference", "answer", LABEL], rows)
@@ -222,10 +200,7 @@ def write_sample(path: str | Path, graded: Sequence[Graded], size: int, *, seed:
 
 def read_labels(path: str | Path, rubric: Rubric) -> dict[str, str]:
     """Answer's id -> the grade that a person gave; rows without a label are left out."""
-    try:
-        rows = list(csv.DictReader(io.StringIO(read_plain_text(Path(path), encoding="utf-8-sig"))))
-    except csv.Error as error:
-        raise HistobenchError(f"cannot read the labels {path}: {error}") from error
+    rows = list(csv.DictReader(io.StringIO(read_plain_text(Path(path), encoding="utf-8-sig"))))
     known = {name.casefold(): name for name in rubric.grades}
     labels: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
@@ -268,7 +243,6 @@ def agreements(
 def pass_rates(
     graded: Sequence[Graded], rubric: Rubric
 ) -> dict[tuple[str, str], tuple[int, float, float, float]]:
-    """(run, grader) -> answers with a grade, share that passes, and its 95 % interval over tasks."""
     found = {}
     for run in sorted({row.answer.run for row in graded}):
         rows = [row for row in graded if row.answer.run == run]
@@ -278,13 +252,10 @@ def pass_rates(
                 if (said := row.grades[name]) is not None:
                     key = (row.answer.dataset, row.answer.task_id)
                     tasks.setdefault(key, []).append(said in rubric.passes)
-            if len(tasks) > 1:
-                solved = [sum(results) for results in tasks.values()]
-                played = [len(results) for results in tasks.values()]
-                interval = tasks_interval(solved, played, datasets=[dataset for dataset, _ in tasks])
-                if interval.low is not None and interval.high is not None:
-                    rate = sum(solved) / sum(played)
-                    found[run, name] = (sum(played), rate, interval.low, interval.high)
+            solved, played = ([count(results) for results in tasks.values()] for count in (sum, len))
+            interval = tasks_interval(solved, played, datasets=[dataset for dataset, _ in tasks])
+            if interval.low is not None and interval.high is not None:
+                found[run, name] = (sum(played), sum(solved) / sum(played), interval.low, interval.high)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,8 @@ from histobench.core.errors import HistobenchError, error_text
 from histobench.mint.envs.action import classify
 from histobench.mint.messages.parts import FEEDBACK_HEADING, Message, Reasoning
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, OUTCOMES, UNFINISHED, EpisodeOutcome, by_task
-from histobench.mint.results.reading import Episode as Played
 from histobench.mint.results.recording import SUFFIX, read_recordings
+from histobench.mint.results.recording import Episode as Played
 from histobench.mint.results.result_tables import leaderboard
 from histobench.mint.results.stored_episode import (
     FILE,
@@ -27,7 +27,7 @@ from histobench.mint.results.stored_episode import (
 )
 from histobench.mint.results.uncertainty import gain, rate_interval
 from histobench.report.inventory import without_folder
-from histobench.report.payload import rounded, write_payload
+from histobench.report.payload import facts_of, rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,7 @@ class AgentRun:
 
     @property
     def feedback(self) -> str:
-        if self.feedback_model == NO_FEEDBACK:
-            return ""
-        return f"{self.feedback_model} ({self.feedback_type})"
+        return f"{self.feedback_model} ({self.feedback_type})" if self.feedback_model != NO_FEEDBACK else ""
 
     @property
     def name(self) -> str:
@@ -111,8 +109,6 @@ def _turn(message: Message, answer: str | None) -> list[str | None]:
     ]
 
 
-# The data of the agent pages: success by budget, turn and family, gain from feedback, conversations.
-
 #: Conversations of one data file, and characters of one message.
 _PER_FILE, _LONGEST = 25, 20_000
 
@@ -140,22 +136,15 @@ def write_agents(site: Path, runs: Sequence[AgentRun], cache: Cache) -> None:
 
 def _run(run: AgentRun) -> dict[str, Any]:
     outcomes = run.outcomes
-    families: dict[str, list[EpisodeOutcome]] = defaultdict(list)
-    datasets: dict[str, list[EpisodeOutcome]] = defaultdict(list)
-    for outcome in outcomes:
-        families[outcome.family].append(outcome)
-        datasets[outcome.task].append(outcome)
+    families, datasets = sorted({o.family for o in outcomes}), sorted({o.task for o in outcomes})
     invalid = sum(o.invalid for o in outcomes)
     actions = sum(o.proposals + o.tool_calls for o in outcomes) + invalid
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens]
     return {
-        "name": run.name,
-        "agent": run.agent,
-        "feedback": run.feedback,
-        "k": run.k,
+        **facts_of(run, "name", "agent", "feedback", "k"),
         "all": _rate(outcomes),
-        "families": {name: _rate(members) for name, members in sorted(families.items())},
-        "datasets": {name: _rate(members) for name, members in sorted(datasets.items())},
+        "families": {name: _rate([o for o in outcomes if o.family == name]) for name in families},
+        "datasets": {name: _rate([o for o in outcomes if o.task == name]) for name in datasets},
         "solvedBy": _solved_by(run),
         "outcomes": _outcomes(run),
         "turns": rounded(float(np.mean([len(episode.messages) for episode in run.episodes]))),
@@ -194,22 +183,16 @@ def _solved_by(run: AgentRun) -> list[float | None]:
 
 def _gains(runs: Sequence[AgentRun]) -> list[dict[str, Any]]:
     """Success with an expert minus success without, on the tasks that both runs have."""
-    plain = {(run.agent, run.k): run for run in runs if run.feedback_model == NO_FEEDBACK}
+    plain = {(run.agent, run.k): run.outcomes for run in runs if run.feedback_model == NO_FEEDBACK}
     gains = []
     for run in runs:
-        base = plain.get((run.agent, run.k))
-        if run.feedback_model == NO_FEEDBACK or base is None:
-            continue
-        helped, alone = run.outcomes, base.outcomes
-        found = gain(helped, alone)
-        if found is None:
+        helped, alone = run.outcomes, plain.get((run.agent, run.k), [])
+        if run.feedback_model == NO_FEEDBACK or (found := gain(helped, alone)) is None:
             continue
         shared = by_task(helped).keys() & by_task(alone).keys()
         gains.append(
             {
-                "agent": run.agent,
-                "feedback": run.feedback,
-                "k": run.k,
+                **facts_of(run, "agent", "feedback", "k"),
                 "n": len(shared),
                 "without": rounded(_share([one for one in alone if one.key in shared])),
                 "with": rounded(_share([one for one in helped if one.key in shared])),
@@ -255,6 +238,5 @@ def talk_payload(episode: Played, pictures: Pictures) -> dict[str, Any]:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}\n[... {len(text) - _LONGEST:,} more characters are in the results file]"
+    more = f"\n[... {len(text) - _LONGEST:,} more characters are in the results file]"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + more

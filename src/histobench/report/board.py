@@ -6,17 +6,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from histobench.core.errors import HistobenchError
-from histobench.report.payload import rounded
+from histobench.report.payload import facts_of, rounded
 from histobench.report.table import DEFAULT_METRIC, TableResult
 from histobench.roi.comparison.answer import answer, needs_splits
 from histobench.roi.comparison.comparison import ranked_block
-from histobench.roi.comparison.pairs import ALPHA
 from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.splits_compared import (
     SplitTable,
@@ -24,6 +22,7 @@ from histobench.roi.comparison.splits_compared import (
     evidence_of_splits,
     prefer_splits,
 )
+from histobench.roi.comparison.table_statistics import ALPHA
 from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.options import LEAVE_ONE_GROUP_OUT
 from histobench.roi.results.reader import split_runs
@@ -46,7 +45,7 @@ def board_payload(
     results: Sequence[TableResult],
     row_names: dict[int, str],
     over_splits: Sequence[SplitTable],
-    commands: Mapping[int, str] = MappingProxyType({}),
+    commands: Mapping[int, str] | None = None,
     folder: str = "RESULTS",
 ) -> dict[str, Any]:
     """Answer, cells, tests and ranking of every metric; rows are names, columns numbers of datasets."""
@@ -64,7 +63,7 @@ def board_payload(
         "runs": runs,
         "metrics": {
             metric: _metric(metric, results, rows, runs)
-            | _answered(board, metric, results, over_splits, commands, folder)
+            | _answered(board, metric, results, over_splits, commands or {}, folder)
             for metric in metrics
         },
         "how": [result.how for result in results],
@@ -135,11 +134,10 @@ def _answered(
     shown = {index: prefer_splits(each, splits) for index, each in known.items()}
     text = answer(list(shown.values()), task=board.task, metric=metric, setting=board.setting).text
     lacking = [index for index, each in shown.items() if needs_splits(each)]
-    over = dict.fromkeys(each.splits for each in shown.values() if each.splits)
     return {
         "answer": text,
         "commands": [commands[index] for index in lacking if commands.get(index)],
-        "over": ", ".join(over),
+        "over": ", ".join(dict.fromkeys(each.splits for each in shown.values() if each.splits)),
     }
 
 
@@ -184,11 +182,9 @@ def split_tables(results_dir: Path) -> list[tuple[str, SplitTable]]:
 def split_payload(table: SplitTable, preset: str) -> dict[str, Any]:
     against = {pair.second: pair for pair in table.pairs if pair.first == table.entries[0].name}
     return {
-        "task": table.task,
-        "setting": table.setting,
+        **facts_of(table, "task", "setting", "scheme"),
         "preset": preset,
         "metric": described(table.metric).title,
-        "scheme": table.scheme,
         "splits": table.n_splits,
         "pairs": len(table.pairs),
         "rows": [

@@ -18,7 +18,7 @@ from histobench.consult.tool_text import read_neighbours, read_percentile
 from histobench.core.errors import HistobenchError, error_text
 from histobench.report.agents import talk_payload, talk_pictures
 from histobench.report.inventory import without_folder
-from histobench.report.payload import rounded, write_payload
+from histobench.report.payload import facts_of, rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
 
 #: Failure cards of one kind, agent and arm; those of which the agent was surest.
@@ -41,13 +41,8 @@ def _card_pictures(site: Path, study: Study, folder: str, cache: Cache) -> Pictu
 def failure_kinds(plays: Plays) -> list[str]:
     """For each case the kind of failure in the first repeat; empty where the final answer is right."""
     final, tool, reference = plays.final[0], plays.tool, plays.reference
-    kinds = np.full(len(final), "own", dtype=object)
-    kinds[(final == tool) & (tool != NO_LABEL)] = "followed"
-    kinds[(tool == reference) & (final != tool)] = "left"
-    kinds[final == NO_LABEL] = "unanswered"
-    kinds[plays.deferred[0]] = "deferred"
-    kinds[final == reference] = ""
-    return [str(kind) for kind in kinds]
+    which = [final == reference, plays.deferred[0], final == NO_LABEL, tool == reference, final == tool]
+    return list(map(str, np.select(which, ["", "deferred", "unanswered", "left", "followed"], "own")))
 
 
 def failure_cards(
@@ -76,8 +71,7 @@ def _card(
     def label(code: int) -> str | None:
         return None if code == NO_LABEL else names[code]
 
-    repeats = played.episodes[plays.agent, plays.arm]
-    episode = next(iter(repeats.values()))[plays.episodes[row]]
+    episode = next(iter(played.episodes[plays.agent, plays.arm].values()))[plays.episodes[row]]
     arm = str(episode.task["metadata"][RECORD].get("role", plays.arm))
     view = case.arms.get(arm)
     content: dict[str, Any] = {
@@ -205,13 +199,9 @@ def study_payload(played: PlayedStudy) -> dict[str, Any]:
 
 
 def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
-    plays = findings.plays[line.agent, line.arm]
-    curve = risk_coverage(plays, findings.weights)
+    curve = risk_coverage(findings.plays[line.agent, line.arm], findings.weights)
     return {
-        "agent": line.agent,
-        "arm": line.arm,
-        "cases": line.cases,
-        "repeats": line.repeats,
+        **facts_of(line, "agent", "arm", "cases", "repeats"),
         "effective": rounded(line.effective),
         "effectiveWrong": rounded(line.effective_wrong),
         "values": {name: _estimate(estimate) for name, estimate in line.estimates.items()},
@@ -227,10 +217,8 @@ def _line(findings: StudyFindings, line: Line) -> dict[str, Any]:
 
 def _sequences(found: SequenceFindings) -> dict[str, Any]:
     return {
-        "length": found.length,
-        "change": found.change,
+        **facts_of(found, "length", "change", "median"),
         "until": list(found.cases_until),
-        "median": found.median,
         "falseAlarms": rounded(found.false_alarms),
         "parts": [
             {
@@ -247,17 +235,12 @@ def _sequences(found: SequenceFindings) -> dict[str, Any]:
 
 def _contrast(contrast: Contrast) -> dict[str, Any]:
     return {
-        "agent": contrast.agent,
-        "name": contrast.name,
-        "words": contrast.words,
-        "registered": contrast.registered,
+        **facts_of(contrast, "agent", "name", "words", "registered", "groups", "reason"),
         "inAdvance": contrast.in_advance,
-        "groups": contrast.groups,
         "effective": rounded(contrast.effective),
         "value": _estimate(contrast),
         "p": rounded(contrast.p_value),
         "adjusted": rounded(contrast.adjusted),
-        "reason": contrast.reason,
     }
 
 

@@ -52,7 +52,9 @@ def dataset_payload(
             ),
             None,
         ),
-        "examples": [] if images is None else _examples(images.labels.tolist(), len(images.classes)),
+        "examples": []
+        if images is None
+        else [np.flatnonzero(images.labels == k)[:_EXAMPLES].tolist() for k in range(len(images.classes))],
         "findings": _findings(source, thorough),
         "fewShot": _curve(inventory, members, _FEW_SHOT),
         "efficiency": _curve(inventory, members, _SHARE),
@@ -62,32 +64,19 @@ def dataset_payload(
 
 def _split_counts(source: ImageSource | None, classes: Sequence[str]) -> dict[str, list[int]]:
     """Images per class of the other splits; empty where labels and classes do not meet."""
-    if source is None or source.dataset is None:
+    data = None if source is None else source.dataset
+    if data is None or data.target is not None:
         return {}
-    data = source.dataset
-    place = {name: k for k, name in enumerate(classes)}
-    counts: dict[str, list[int]] = {}
+    by_id = dict(zip(map(str, range(len(classes))), classes, strict=True))  # a CSV may list ids
+    names = [name if name in classes else by_id.get(name, "") for name in data.classes]
+    if set(names) != set(classes):
+        return {}
+    counts = {}
     for split in SPLITS:
-        if split == "test" or not data.splits.get(split):
-            continue
-        found = Counter(image.label for image in data.splits[split])
-        row = [0] * len(classes)
-        for label, number in found.items():
-            name = data.classes[label] if label < len(data.classes) else ""
-            where = place.get(name, int(name) if name.isdigit() else len(classes))
-            if where >= len(classes):
-                return {}
-            row[where] += number
-        counts[split] = row
+        if split != "test" and data.splits.get(split):
+            found = Counter(names[image.label] for image in data.splits[split])
+            counts[split] = [found[name] for name in classes]
     return counts
-
-
-def _examples(labels: list[int], n_classes: int) -> list[list[int]]:
-    examples: list[list[int]] = [[] for _ in range(n_classes)]
-    for place, label in enumerate(labels):
-        if len(examples[label]) < _EXAMPLES:
-            examples[label].append(place)
-    return examples
 
 
 def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
@@ -97,10 +86,9 @@ def _findings(source: ImageSource | None, thorough: bool) -> dict[str, Any]:
     if total > MOST_CHECKED and not thorough:
         why = f"{total:,} images are too many for a quick report; `histobench data check` looks at all"
         return {"checked": False, "why": why}
-    findings = check_dataset(source.reading, on_bad_image="skip")
     items = [
         {"level": finding.level, "kind": finding.kind, "message": source.without_folders(finding.message)}
-        for finding in findings.found
+        for finding in check_dataset(source.reading, on_bad_image="skip").found
         if finding.kind not in ("missing file", "left out")
     ]
     return {"checked": True, "images": total, "total": len(items), "items": items[:_SHOWN_FINDINGS]}
@@ -123,7 +111,6 @@ def _curve(
                 for metric, cells in result.cells.items()
                 if cells[number].value is not None
             }
-            spread = {metric: row[1] for metric, row in summary.items() if metric in values}
             points.append(
                 {
                     "run": number,
@@ -131,7 +118,7 @@ def _curve(
                     "x": float(where["x"]),
                     "preset": board.preset,
                     "values": values,
-                    "spread": spread,
+                    "spread": {metric: row[1] for metric, row in summary.items() if metric in values},
                 }
             )
     return points

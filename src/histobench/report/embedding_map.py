@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,8 @@ from histobench.report.table import ImageSet
 from histobench.roi.features.feature_rows import read_rows
 
 log = logging.getLogger(__name__)
-Floats = NDArray[np.float64]
 #: Points of one map, and bytes of feature files that a quick report reads.
 MOST_POINTS, MOST_BYTES = 4000, 2 * 2**30
-#: UMAP takes about ten seconds; more maps than this have to be asked for.
-MOST_UMAPS = 12
 
 
 def write_maps(
@@ -46,7 +42,6 @@ def write_maps(
             groups.setdefault((path.resolve(), images.key), []).append(run)
             sets[images.key] = images
     left = float("inf") if thorough else float(MOST_BYTES)
-    with_umap = find_spec("umap") is not None and (thorough or len(groups) <= MOST_UMAPS)
     for number, ((path, key), runs) in enumerate(groups.items()):
         on_progress(number + 1, len(groups))
         left -= path.stat().st_size
@@ -55,14 +50,14 @@ def write_maps(
                 "maps of %d more feature files are left out; `thorough` draws them", len(groups) - number
             )
             break
-        payload = _map_payload(path, sets[key], with_umap)
+        payload = _map_payload(path, sets[key])
         if payload is not None:
             write_payload(site, f"map/{number}", payload)
             keys |= dict.fromkeys(runs, str(number))
     return keys
 
 
-def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any] | None:
+def _map_payload(path: Path, images: ImageSet) -> dict[str, Any] | None:
     try:
         names, embeddings = read_rows(path)
     except HistobenchError as error:
@@ -74,43 +69,22 @@ def _map_payload(path: Path, images: ImageSet, with_umap: bool) -> dict[str, Any
     if len(chosen) < 3:
         return None
     rows = embeddings[[place[images.names[k]] for k in chosen]].astype(np.float64)
-    points, share = principal_components(rows)
-    maps = [
-        _drawn(
-            "pca", "PCA", points, f"The first two principal components, {100 * share:.0f}% of the variance."
-        )
-    ]
-    if with_umap:
-        maps.append(
-            _drawn("umap", "UMAP", _umap(rows), "UMAP keeps neighbors together; distances mean little.")
-        )
-    return {"image": packed(np.array(chosen)), "maps": maps}
+    points, share = _principal_components(rows)
+    note = f"The first two principal components, {100 * share:.0f}% of the variance."
+    low, high = points.min(axis=0), points.max(axis=0)
+    codes = np.rint((points - low) / np.where(high > low, high - low, 1.0) * 65535).astype(np.uint16)
+    axes = {"x": packed(codes[:, 0]), "y": packed(codes[:, 1])}
+    return {
+        "image": packed(np.array(chosen)),
+        "maps": [{"kind": "pca", "label": "PCA", **axes, "note": note}],
+    }
 
 
-def principal_components(rows: Floats) -> tuple[Floats, float]:
-    """The first two principal components [n, 2] and their share of the variance.
-
-    By subspace iteration (Halko et al. 2011), in each component the largest coordinate is positive.
-    """
+def _principal_components(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Find the first two, by subspace iteration (Halko et al. 2011), and their share of the variance."""
     centered = rows - rows.mean(axis=0)
     basis = np.random.default_rng(0).standard_normal((rows.shape[1], min(12, *rows.shape)))
     for _ in range(8):
         basis = centered.T @ np.linalg.qr(centered @ basis)[0]
     left, sizes, _ = np.linalg.svd(centered @ np.linalg.qr(basis)[0], full_matrices=False)
-    points = left[:, :2] * sizes[:2]
-    points *= np.sign(points[np.abs(points).argmax(axis=0), range(2)])
-    return points, float((sizes[:2] ** 2).sum() / max((centered**2).sum(), 1e-300))
-
-
-def _umap(rows: Floats) -> Floats:
-    import umap  # type: ignore[import-not-found, unused-ignore]
-
-    neighbours = min(15, len(rows) - 1)
-    return np.asarray(umap.UMAP(n_neighbors=neighbours, random_state=0).fit_transform(rows), dtype=np.float64)
-
-
-def _drawn(kind: str, label: str, points: Floats, note: str) -> dict[str, Any]:
-    low, high = points.min(axis=0), points.max(axis=0)
-    span = np.where(high > low, high - low, 1.0)
-    codes = np.rint((points - low) / span * 65535).astype(np.uint16)
-    return {"kind": kind, "label": label, "x": packed(codes[:, 0]), "y": packed(codes[:, 1]), "note": note}
+    return left[:, :2] * sizes[:2], float((sizes[:2] ** 2).sum() / max((centered**2).sum(), 1e-300))

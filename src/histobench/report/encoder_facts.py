@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
+from histobench.report.payload import facts_of
+from histobench.roi.comparison.choice import commercial_use
 from histobench.roi.encoders.own_name import UNCHECKED
-from histobench.roi.encoders.registry import find_spec
-from histobench.roi.plan.speeds import FILE, Speed, read_speeds
+from histobench.roi.encoders.registry import known_spec
+from histobench.roi.plan.notes import SPEEDS, Speed, read_speeds
 
-_NOT_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial|research", re.IGNORECASE)
-_OPEN = re.compile(r"^(MIT|Apache-2\.0|BSD|GPL|CC0|CC-BY-4\.0)")
+_TERMS = {"allowed": "open", "restricted": "non-commercial", "unclear": "restricted"}
 
 
 def encoder_facts(name: str, *, unchecked: bool = False) -> dict[str, Any]:
@@ -25,45 +25,21 @@ def encoder_facts(name: str, *, unchecked: bool = False) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _facts(name: str) -> dict[str, Any]:
-    try:
-        spec = find_spec(name)
-    except HistobenchError:  # an output that the encoder does not have
-        spec = None
+    spec = known_spec(name)
     if spec is None:
         title = name.replace("@elsewhere", ": features computed elsewhere")
         return {"name": name, "title": title, "licence": "", "terms": "unknown"}
+    use, _ = commercial_use(spec.license, spec.facts)
     return {
         "name": name,
-        "title": spec.title,
+        **facts_of(spec, "title", "dim", "size", "citation", "reference", "pathology"),
         "licence": spec.license,
-        "terms": licence_terms(spec.license, spec.facts.commercial if spec.facts else ""),
+        "terms": "unknown" if spec.license == "unstated" else _TERMS[use],
         "gated": spec.source.gated,
         "page": spec.source.page,
-        "dim": spec.dim,
-        "size": spec.size,
         "params": spec.cost.params if spec.cost else None,
         "gflops": spec.cost.gflops if spec.cost else None,
-        "citation": spec.citation,
-        "reference": spec.reference,
-        "pathology": spec.pathology,
     }
-
-
-def licence_terms(licence: str, commercial: str = "") -> str:
-    """One of `open`, `non-commercial`, `restricted`, `unknown`; `commercial` is what the zoo knows of it.
-
-    >>> [licence_terms(text) for text in ("MIT", "CC-BY-NC-4.0", "GenBio AI License", "unstated")]
-    ['open', 'non-commercial', 'restricted', 'unknown']
-    """
-    if not licence or licence == "unstated":
-        return "unknown"
-    if commercial == "unclear":
-        return "restricted"
-    if _NOT_COMMERCIAL.search(licence):
-        return "non-commercial"
-    if commercial == "restricted":
-        return "non-commercial"
-    return "open" if _OPEN.match(licence) and " " not in licence else "restricted"
 
 
 def bibtex(facts: dict[str, Any]) -> str | None:
@@ -99,7 +75,7 @@ def measured_speed(results_dir: Path) -> tuple[dict[str, float], str]:
     Speeds of different devices do not stand on one axis: the device that measured most encoders is shown.
     """
     measured: list[tuple[str, Speed]] = []
-    for path in sorted(results_dir.rglob(FILE)):
+    for path in sorted(results_dir.rglob(SPEEDS)):
         measured += read_speeds(path.parent).items()
     if not measured:
         return {}, ""

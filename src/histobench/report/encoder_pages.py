@@ -8,25 +8,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text
-from histobench.core.plain_data import parse_json
-from histobench.report.image_source import ImageSource
+from histobench.core.files import read_note, read_plain_text
+from histobench.report.image_source import ImageSource, finder
 from histobench.report.inventory import Inventory
 from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
 from histobench.roi.comparison.choice import CHOICE_FILE
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
-from histobench.roi.comparison.similarity_table import (
-    HEADINGS,
-    SIMILARITY_FILE,
-    clustered,
-    read_similarities,
-)
+from histobench.roi.comparison.similarity_table import HEADINGS, SIMILARITY_FILE, clustered, read_similarities
 from histobench.roi.metrics.metric_catalogue import described
 from histobench.roi.result_options import MEASURES, CompareOptions
 from histobench.roi.results.layout import TaskFiles
@@ -47,12 +42,11 @@ def write_encoder_pages(site: Path, results_dir: Path, inventory: Inventory) -> 
     if shifts:
         write_payload(site, "shift", shifts)
     alike = similarity_payload(results_dir)
-    choice = _stored(results_dir / CHOICE_FILE)
+    choice = read_note(results_dir / CHOICE_FILE) or {}
     if alike:
         write_payload(site, "similarity", alike)
     if choice:
-        metric = str(choice.get("metric"))
-        write_payload(site, "choice", choice | {"metricLabel": described(metric).label})
+        write_payload(site, "choice", choice | {"metricLabel": described(str(choice.get("metric"))).label})
     return {"similarity": bool(alike), "choice": bool(choice), "shift": bool(shifts)}
 
 
@@ -73,11 +67,7 @@ def _ranking_shifts(inventory: Inventory) -> list[dict[str, Any]]:
 
 def similarity_payload(results_dir: Path) -> list[dict[str, Any]]:
     """For each dataset and measure the encoders in the order of their clusters, with a matrix of values."""
-    try:
-        found = read_similarities(results_dir / SIMILARITY_FILE)
-    except HistobenchError as error:
-        log.warning("no page on similarity in the report: %s", error)
-        return []
+    found = read_similarities(results_dir / SIMILARITY_FILE)
     tables = []
     for dataset in dict.fromkeys(each.dataset for each in found):
         for measure in MEASURES:
@@ -103,17 +93,6 @@ def similarity_payload(results_dir: Path) -> list[dict[str, Any]]:
     return tables
 
 
-def _stored(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = parse_json(read_plain_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        log.warning("left out: %s cannot be read (%s)", path.name, error)
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def write_top_tiles(
     site: Path, inventory: Inventory, sources: Mapping[str, ImageSource], cache: Cache
 ) -> list[int]:
@@ -123,25 +102,17 @@ def write_top_tiles(
     """
     shown = []
     drawn = 0
-
-    def find(dataset: str, name: str) -> Path | None:
-        return sources[dataset].path(name) if dataset in sources else None
-
-    pictures = Pictures(site, "tiles", cache, find, most=MOST_TILES)
+    pictures = Pictures(site, "tiles", cache, finder(sources), most=MOST_TILES)
     for number, run in enumerate(inventory.runs):
         path = TaskFiles.beside(run.path).top_tiles
         if not path.is_file():
             continue
         dataset = inventory.datasets[inventory.dataset_of[number]]
         patients: dict[str, list[list[Any]]] = {}
-        try:
-            for row in csv.DictReader(read_plain_text(path).splitlines()):
-                name = row["img_name"]
-                tile = [name, float(row["attention"]), pictures.address(dataset, name)]
-                patients.setdefault(row["patient"], []).append(tile)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("left out: the tiles of %s cannot be read (%s)", path.name, error)
-            continue
+        for row in csv.DictReader(read_plain_text(path).splitlines()):
+            name = row["img_name"]
+            tile = [name, float(row["attention"]), pictures.address(dataset, name)]
+            patients.setdefault(row["patient"], []).append(tile)
         maps = attention_maps(TaskFiles.beside(run.path).attention) if drawn < MOST_MAPS else {}
         drawn += sum(map(len, maps.values()))
         content = [{"patient": p, "tiles": t, "maps": maps.get(p, [])} for p, t in patients.items()]
@@ -152,27 +123,28 @@ def write_top_tiles(
 
 def attention_maps(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The attention on the slides of each patient; patients without coordinates of tiles have no map."""
+    maps: dict[str, list[dict[str, Any]]] = {}
+    if not path.is_file():
+        return maps
     try:
         with np.load(path, allow_pickle=False) as box:
-            if "coords" not in box.files:
-                return {}
             found = {name: box[name] for name in box.files}
-        patient_of, slide_of = found["patient"], found["slide"]
-        # 1 is what every tile would have if all of the patient's had the same.
-        relative = found["attention"].astype(np.float64) * np.bincount(patient_of)[patient_of]
-        known = np.flatnonzero(np.isfinite(found["coords"]).all(axis=1))
-        order = known[np.lexsort((slide_of[known], patient_of[known]))]
-        keys = np.stack([patient_of[order], slide_of[order]])
-        starts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
-        maps: dict[str, list[dict[str, Any]]] = {}
-        for rows in np.split(order, starts) if len(order) else ():
-            cells = attention_cells(found["coords"][rows].astype(np.float64), relative[rows])
-            about = {"slide": str(found["slides"][slide_of[rows[0]]]), "tiles": len(rows)}
-            mine = maps.setdefault(str(found["patients"][patient_of[rows[0]]]), [])
-            mine.append({**about, "cells": packed(cells)})
-    except (OSError, ValueError, KeyError, IndexError, HistobenchError) as error:
-        log.warning("no maps of attention: %s cannot be read (%s)", path.name, error)
-        return {}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise HistobenchError(f"{path} is damaged; run the task again") from error
+    if "coords" not in found:
+        return maps
+    patient_of, slide_of = found["patient"], found["slide"]
+    # 1 is what every tile would have if all of the patient's had the same.
+    relative = found["attention"].astype(np.float64) * np.bincount(patient_of)[patient_of]
+    known = np.flatnonzero(np.isfinite(found["coords"]).all(axis=1))
+    order = known[np.lexsort((slide_of[known], patient_of[known]))]
+    keys = np.stack([patient_of[order], slide_of[order]])
+    starts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
+    for rows in np.split(order, starts) if len(order) else ():
+        cells = attention_cells(found["coords"][rows].astype(np.float64), relative[rows])
+        about = {"slide": str(found["slides"][slide_of[rows[0]]]), "tiles": len(rows)}
+        mine = maps.setdefault(str(found["patients"][patient_of[rows[0]]]), [])
+        mine.append({**about, "cells": packed(cells)})
     return maps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -12,7 +12,7 @@ from histobench.core.errors import HistobenchError, did_you_mean, error_text
 from histobench.report.inventory import Inventory
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
 from histobench.roi.data.source import DatasetSource
-from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes
+from histobench.roi.plan.notes import DATASETS, read_dataset_notes
 
 log = logging.getLogger(__name__)
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2"})
@@ -35,8 +35,7 @@ class ImageSource:
     @cached_property
     def _folders(self) -> list[str]:
         folders = {self.place.parent, self.place} | {path.parent for path in self.paths.values()}
-        named = {f"{folder.as_posix()}/" for folder in folders if folder.name}
-        return sorted(named, key=len, reverse=True)
+        return sorted({f"{folder.as_posix()}/" for folder in folders if folder.name}, key=len, reverse=True)
 
     def path(self, name: str) -> Path | None:
         """The file of an image, or None; a path is also tried by its file name."""
@@ -45,6 +44,11 @@ class ImageSource:
     @property
     def dataset(self) -> RoiDataset | None:
         return None if self.reading is None else self.reading.dataset
+
+
+def finder(sources: Mapping[str, ImageSource]) -> Callable[[str, str], Path | None]:
+    """The file of an image by the name of its dataset and its own."""
+    return lambda dataset, name: sources[dataset].path(name) if dataset in sources else None
 
 
 def relevant_sources(
@@ -100,7 +104,7 @@ def image_sources(
 def noted_datasets(results_dir: Path) -> dict[str, DatasetSource]:
     """What runs below a folder noted about their datasets; the outermost folder has the last word."""
     notes: dict[str, DatasetSource] = {}
-    for path in sorted(results_dir.rglob(FILE), key=lambda path: -len(path.parts)):
+    for path in sorted(results_dir.rglob(DATASETS), key=lambda path: -len(path.parts)):
         notes |= read_dataset_notes(path.parent)
     return notes
 

@@ -81,9 +81,7 @@ def take_inventory(results_dir: Path) -> Inventory:
         row_names=_row_names(runs, board_of, dataset_of, results_dir),
         boards=tuple(boards),
         datasets=tuple(datasets),
-        encoders=tuple(
-            sorted({run.identity.encoder for run in runs}, key=lambda name: natural_order(name.lower()))
-        ),
+        encoders=tuple(sorted({run.identity.encoder for run in runs}, key=_in_order)),
         unreadable=tuple(unreadable),
     )
 
@@ -97,8 +95,7 @@ def _row_names(
 ) -> tuple[str, ...]:
     names = [""] * len(runs)
     for members in _tables(board_of, dataset_of).values():
-        called = distinct_names([runs[number] for number in members])
-        for number, name in zip(members, called, strict=True):
+        for number, name in zip(members, distinct_names([runs[number] for number in members]), strict=True):
             names[number] = without_folder(name, results_dir)
     return tuple(names)
 

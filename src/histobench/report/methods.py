@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.consult.findings import is_policy
 from histobench.core.text import count_of
 from histobench.core.version import __version__
-from histobench.mint.results.uncertainty import EXACT, METHOD, rate_interval
 from histobench.report.agents import AgentRun
-from histobench.report.consult_page import PlayedStudy
 from histobench.report.encoder_facts import bibtex, encoder_facts
 from histobench.report.inventory import Inventory
 from histobench.report.run_payload import provenance
 from histobench.report.table import TableResult
 from histobench.roi.comparison.answer import GROUPS
-from histobench.roi.comparison.pairs import MAX_T
 from histobench.roi.comparison.robustness_tables import RobustnessTable
 from histobench.roi.comparison.splits_compared import SplitTable
+from histobench.roi.comparison.table_statistics import MAX_T
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.metrics.metric_catalogue import described
-from histobench.roi.plan.dataset_notes import read_dataset_notes
+from histobench.roi.plan.notes import read_dataset_notes
 from histobench.roi.task_catalogue import CLASS, task_words
 
 _OWN_BIBTEX = f"""@software{{histobench,
@@ -48,7 +45,6 @@ def methods_payload(
     results_dir: Path,
     agents: Sequence[AgentRun] = (),
     robustness: Sequence[RobustnessTable] = (),
-    studies: Sequence[PlayedStudy] = (),
     over_splits: Sequence[SplitTable] = (),
     *,
     ranked: bool = False,
@@ -63,8 +59,6 @@ def methods_payload(
         "paragraph": _joined(
             paragraph(inventory, results, read_dataset_notes(results_dir), over_splits, ranked=ranked),
             robustness_paragraph(robustness),
-            agents_paragraph(agents),
-            consult_paragraph(studies),
         ),
         "software": software(inventory),
         "how": sorted({result.how for result in results if result.how}),
@@ -90,7 +84,7 @@ def paragraph(
     return _joined(
         f"We evaluated {count_of(len(inventory.encoders), 'frozen image encoder')}{names} on "
         f"{count_of(len(inventory.datasets), 'dataset')} by "
-        f"{_and(_distinct(task_words(board.task) for board in inventory.boards))} with histobench "
+        f"{_and(list(dict.fromkeys(task_words(board.task) for board in inventory.boards)))} with histobench "
         f"{__version__}{recipe}, seed{'s' if len(seeds) > 1 else ''} {_and(list(map(str, seeds)))}.",
         *_datasets_sentences(inventory, results, notes),
         _interval_sentence(results),
@@ -213,8 +207,7 @@ def _means_words(results: list[TableResult]) -> str:
     """What intervals of means over episodes are over, where there are such."""
     over = {result.how.removeprefix("jackknife over ") for result in results}
     both = sorted(words for words in over if words.startswith(("episodes and", "training runs and")))
-    alone = ["episodes alone, for these test images"] if "episodes" in over else []
-    shown = both + alone
+    shown = both + (["episodes alone, for these test images"] if "episodes" in over else [])
     return f"; those of means over episodes or training runs are over {_and(shown)}." if shown else "."
 
 
@@ -228,7 +221,7 @@ def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
     if not tables:
         return ""
     details = [pack.content["details"] for table in tables for pack in table.packs]
-    columns = _distinct(column for each in details for column in each.get("view_columns", ()))
+    columns = list(dict.fromkeys(column for each in details for column in each.get("view_columns", ())))
     return (
         f"Images of the same place under another {_and(columns, 'or')} were compared in pairs: the cosine of "
         "their features, and how often one was among the k nearest of the other in the images of both "
@@ -239,7 +232,7 @@ def _pairs_sentence(tables: Sequence[RobustnessTable]) -> str:
 def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
     if not tables:
         return ""
-    columns = _and(_distinct(table.column for table in tables))
+    columns = _and(list(dict.fromkeys(table.column for table in tables)))
     sizes = {pack.content["details"].get("k") for table in tables for pack in table.packs} - {None}
     chosen = f"k = {_and([str(k) for k in sorted(sizes)], 'or')}, " if sizes else "k chosen "
     return (
@@ -249,52 +242,6 @@ def _sites_sentence(tables: Sequence[RobustnessTable]) -> str:
         "cross-validated logistic regression of the site, and balanced accuracy at sites left out of "
         "training; neighbors and folds never shared a patient or slide where these were known, and "
         "intervals are those of the jackknife over them (each left out as query and as neighbor)."
-    )
-
-
-_RATES = {EXACT: "exact (Clopper and Pearson)", METHOD: "from Student's t on Wilson's scale"}
-
-
-def agents_paragraph(agents: Sequence[AgentRun]) -> str:
-    if not agents:
-        return ""
-    names = _distinct(run.agent for run in agents)
-    datasets = sorted({outcome.task for run in agents for outcome in run.outcomes})
-    tasks = {outcome.key for run in agents for outcome in run.outcomes}
-    budgets = sorted({run.k for run in agents})
-    experts = _distinct(run.feedback_model for run in agents if run.feedback)
-    methods = sorted({_RATES[rate_interval(run.outcomes).method] for run in agents})
-    return _joined(
-        f"We evaluated {count_of(len(names), 'language-model agent')} ({', '.join(names)}) on "
-        f"{count_of(len(tasks), 'task')} of {count_of(len(datasets), 'dataset')} ({', '.join(datasets)}) by "
-        f"the multi-turn protocol of MINT with at most {_and([str(k) for k in budgets], 'or')} turns, read "
-        f"by histobench {__version__}.",
-        f"Runs with feedback had it from {_and(experts)}." if experts else "",
-        f"95% confidence intervals of success rates over tasks are {_and(methods)}"
-        + ("; gains from feedback are paired by task, with Student's t over tasks." if experts else "."),
-    )
-
-
-def consult_paragraph(studies: Sequence[PlayedStudy]) -> str:
-    if not studies:
-        return ""
-    names = _distinct(name for study in studies for name in study.findings.agents if not is_policy(name))
-    facts = [study.study.facts for study in studies]
-    encoders = _distinct(encoder.name for each in facts for encoder in each.encoders)
-    played = {arm for study in studies for _, arm in study.findings.plays}
-    arms = _distinct(arm for each in facts for arm in each.arms if arm in played)
-    cases = sum(len(study.study.cases) for study in studies)
-    datasets = _distinct(each.dataset for each in facts)
-    grouped = any(case.group for study in studies for case in study.study.cases)
-    who = f"{count_of(len(names), 'language-model agent')} ({', '.join(names)}) and " if names else ""
-    return (
-        f"In the consultation study {who}reference policies answered {count_of(cases, 'case')} of "
-        f"{_and(datasets)} before and after they could ask {_and(encoders)}, in the "
-        f"arm{'s' if len(arms) > 1 else ''} {_and(arms)}. Cases were sampled with half of them, as far as "
-        "there were so many, from the regions that the strong encoder's probe gets wrong, and weighted by "
-        "the inverse of their selection probability; intervals come from leaving out "
-        f"one {'patient or slide' if grouped else 'case'} (in sequences: one sequence) at a time, with "
-        "Student's t, and the contrasts registered in advance were corrected by Holm's method."
     )
 
 
@@ -310,10 +257,6 @@ def software(inventory: Inventory) -> dict[str, list[str]]:
 
 def _and(words: list[str], word: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"
-
-
-def _distinct(words: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(words))
 
 
 def _joined(*sentences: str) -> str:

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +55,18 @@ def packed(values: NDArray[Any]) -> dict[str, Any]:
     }
 
 
+def facts_of(found: object, *names: str) -> dict[str, Any]:
+    """The attributes of an object that a data file shows under their own names."""
+    return {name: getattr(found, name) for name in names}
+
+
 def rounded(value: float | None, digits: int = 6) -> float | None:
     """A number for a data file: few digits, and null for what has no value.
 
     >>> rounded(0.123456789), rounded(float("nan"))
     (0.123457, None)
     """
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
 def _narrowest(array: NDArray[Any]) -> type[np.integer[Any]]:
@@ -82,8 +84,6 @@ def _json(value: Any) -> str:
         text = json.dumps(without_nan(value)[0], separators=(",", ":"), allow_nan=False)
     return text.translate(_ESCAPED)
 
-
-# The one HTML page of the site, and the built program that fills it.
 
 ASSETS = ("app.js", "app.css", "pdf.js", "icon.svg", "LICENSES.txt")
 
@@ -119,43 +119,32 @@ _PAGE = """\
 def write_page(site: Path, title: str) -> None:
     (site / "assets").mkdir(exist_ok=True)
     for name in ASSETS:
-        source = files("histobench.report") / "assets" / name
-        if not source.is_file():
-            raise HistobenchError(
-                f"the report's {name} is not installed; in a checkout run: make report-assets"
-            )
-        with as_file(source) as path:
-            shutil.copyfile(path, site / "assets" / name)
+        shutil.copyfile(Path(__file__).parent / "assets" / name, site / "assets" / name)
     text = _PAGE.format(policy=html.escape(POLICY), title=html.escape(f"{title}: histobench report"))
     (site / "index.html").write_text(text, encoding="utf-8")
 
-
-# The folder of a site: written beside its place and moved there when it is whole.
 
 #: A folder with this file is a site, and may be replaced by the next one.
 MARK = ".histobench-site"
 #: What a site consists of; whatever else lies in its folder is someone's and is not to be lost.
 _PARTS = {MARK, "index.html", "built.txt", "assets", "data", "thumbs"}
-#: Kinds of files in the folders of a site.
-_KINDS = {"data": {".js"}, "thumbs": {".webp"}, "assets": {".js", ".css", ".svg", ".txt", ""}}
 
 
 @contextmanager
 def site_folder(out: Path) -> Iterator[Path]:
     """Yield an empty folder; on success it replaces the site at `out`, on failure nothing has changed.
 
-    A folder that is not empty and was not written by this program is left alone, and so is a site in
-    which someone has put other files.
+    A folder that was not written by this program is left alone, and so is a site with other files beside it.
     """
     if out.exists() and not out.is_dir():
         raise HistobenchError(f"{out} is a file; choose a folder for the site")
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).exists():
         raise HistobenchError(f"{out} holds other files; choose a new or empty folder for the site")
-    others = _foreign(out) if out.is_dir() else []
+    others = sorted({path.name for path in out.iterdir()} - _PARTS) if out.is_dir() else []
     if others:
         raise HistobenchError(
-            f"{out} holds files besides the site, such as {others[0]}, which replacing it would delete; "
-            "move them, or choose another folder"
+            f"{out} holds files that are not part of the site, such as {others[0]}; replacing the site would "
+            "delete them: move them, or choose another folder"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
@@ -166,15 +155,6 @@ def site_folder(out: Path) -> Iterator[Path]:
         _replace(out, building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _foreign(site: Path) -> list[str]:
-    """What lies in the folder of a site and cannot be of it, as paths relative to it."""
-    others = [path for path in site.iterdir() if path.name not in _PARTS]
-    for part, kinds in _KINDS.items():
-        below = (path for path in (site / part).rglob("*") if path.is_symlink() or not path.is_dir())
-        others += [path for path in below if path.is_symlink() or path.suffix not in kinds]
-    return sorted(path.relative_to(site).as_posix() for path in others)
 
 
 def _replace(out: Path, building: Path) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
-from histobench.core.plain_data import parse_json
-from histobench.report.image_source import ImageSource
+from histobench.core.plain_data import read_json
+from histobench.report.image_source import ImageSource, finder
 from histobench.report.payload import rounded, write_payload
 from histobench.report.thumbnails import Cache, Pictures
-from histobench.roi.comparison.robustness_tables import RobustnessTable, robustness_tables
-from histobench.roi.results.robustness_files import StoredRobustness, load_robustness
+from histobench.roi.comparison.robustness_tables import RobustnessTable
+from histobench.roi.results.robustness_files import StoredRobustness
 from histobench.roi.robustness.registered_pairs import SEVERAL
 from histobench.roi.task_catalogue import ROBUSTNESS
 
@@ -33,15 +31,6 @@ MEASURES = (
     ("new_site_prototype_mean", "Prototypes at a new site, mean", False),
     ("new_site_prototype_worst", "Prototypes at a new site, worst", False),
 )
-
-
-def stored_tables(results_dir: Path) -> list[RobustnessTable]:
-    """The robustness tables below a folder; a damaged file is reported and does not stop the report."""
-    try:
-        return robustness_tables(load_robustness(results_dir))
-    except HistobenchError as error:
-        log.warning("no robustness in the report: %s", error)
-        return []
 
 
 def robustness_payload(dataset: str, tables: Sequence[RobustnessTable]) -> list[dict[str, Any]]:
@@ -96,7 +85,6 @@ def _value(pack: StoredRobustness, name: str) -> list[float | None]:
     return [found.get("value"), found.get("low"), found.get("high")]
 
 
-log = logging.getLogger(__name__)
 FOLDER = "robustness"
 STRESS = "stress.json"
 #: Measures of a stressed image in the order of the page.
@@ -114,11 +102,7 @@ def write_robustness_page(
     stress = stress_payload(results_dir)
     if not tables and not stress:
         return False
-
-    def find(dataset: str, name: str) -> Path | None:
-        return sources[dataset].path(name) if dataset in sources else None
-
-    pictures = Pictures(site, FOLDER, cache, find)
+    pictures = Pictures(site, FOLDER, cache, finder(sources))
     entries = []
     for dataset in dict.fromkeys(table.dataset for table in tables):
         own = [table for table in tables if table.dataset == dataset]
@@ -136,32 +120,29 @@ def write_robustness_page(
 
 
 def stress_payload(results_dir: Path) -> list[dict[str, Any]]:
-    """Every stress file below a folder; a damaged one is reported and left out."""
+    """Every stress file below a folder."""
     found = []
     for path in sorted(results_dir.rglob(f"{ROBUSTNESS}/{STRESS}")):
-        try:
-            content = parse_json(read_plain_text(path))
-            changes = [
-                {
-                    "name": str(name),
-                    "family": str(change["family"]),
-                    "strength": int(change["strength"]),
-                    **{key: _bounds(change[key]) for key in _STRESSED},
-                }
-                for name, change in content["changes"].items()
-            ]
-            found.append(
-                {
-                    "dataset": str(content["dataset"]),
-                    "encoder": str(content["encoder"]),
-                    "images": int(content["num_samples"]),
-                    "groups": int(content["num_groups"]),
-                    "clean": rounded(float(content["clean_accuracy"])),
-                    "changes": changes,
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("left out: %s is not a stress file (%r)", path.name, error)
+        content = read_json(read_plain_text(path), where=str(path))
+        changes = [
+            {
+                "name": name,
+                "family": change["family"],
+                "strength": change["strength"],
+                **{key: _bounds(change[key]) for key in _STRESSED},
+            }
+            for name, change in content["changes"].items()
+        ]
+        found.append(
+            {
+                "dataset": content["dataset"],
+                "encoder": content["encoder"],
+                "images": content["num_samples"],
+                "groups": content["num_groups"],
+                "clean": rounded(content["clean_accuracy"]),
+                "changes": changes,
+            }
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError, nearest_folder
+from histobench.core.errors import HistobenchError
 from histobench.core.version import __version__
 from histobench.report.agents import find_agent_runs, write_agents
 from histobench.report.board import Board, board_payload, split_payload, split_tables
@@ -24,8 +24,8 @@ from histobench.report.encoder_pages import write_encoder_pages, write_top_tiles
 from histobench.report.image_source import image_sources, relevant_sources
 from histobench.report.inventory import Inventory, take_inventory, without_folder
 from histobench.report.methods import methods_payload
-from histobench.report.payload import site_folder, write_page, write_payload
-from histobench.report.robustness_page import board_index, stored_tables, write_robustness_page
+from histobench.report.payload import facts_of, site_folder, write_page, write_payload
+from histobench.report.robustness_page import board_index, write_robustness_page
 from histobench.report.table import (
     TableJob,
     TableResult,
@@ -36,16 +36,18 @@ from histobench.report.table import (
 )
 from histobench.report.thumbnails import Cache, write_thumbnails
 from histobench.roi.comparison.choice import run_command
-from histobench.roi.comparison.pairs import ALPHA
+from histobench.roi.comparison.robustness_tables import robustness_tables
+from histobench.roi.comparison.table_statistics import ALPHA
 from histobench.roi.encoders.own_name import UNCHECKED
-from histobench.roi.plan.dataset_notes import read_dataset_notes
+from histobench.roi.plan.notes import read_dataset_notes
 from histobench.roi.results.layout import TaskFiles
+from histobench.roi.results.reader import existing_folder
+from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.task_catalogue import CLASS
 
 log = logging.getLogger(__name__)
 #: Less than this is not worth starting processes for: runs, and bytes of predictions.
 _MANY_RUNS, _MANY_BYTES = 400, 2**26
-HOW_TO_GET_RESULTS = "`histobench run`, `histobench evaluate`, `mint run` and `consult run` write results"
 Progress = Callable[[str, int, int], None]
 
 
@@ -68,8 +70,7 @@ def build_site(
     look for a newer build by themselves. `workers` processes share the work; a script that asks for more
     than one needs the usual `if __name__ == "__main__"`. `cache` keeps thumbnails between builds.
     """
-    results_dir, out = Path(results_dir).resolve(), Path(out).resolve()
-    check_results_folder(results_dir)
+    results_dir, out = existing_folder(results_dir).resolve(), Path(out).resolve()
     inventory = take_inventory(results_dir)
     studies, torn = find_studies(results_dir)
     agents, broken = find_agent_runs(results_dir, elsewhere=[played.study.folder for played in studies])
@@ -77,7 +78,7 @@ def build_site(
     if not inventory.runs and not agents and not studies:
         raise HistobenchError(
             f"no results in {results_dir}"
-            + (f" that can be read: {unreadable[0]}" if unreadable else f"; {HOW_TO_GET_RESULTS}")
+            + (f" that can be read: {unreadable[0]}" if unreadable else "; `histobench run` writes some")
         )
     for text in unreadable:
         log.warning("left out: %s", text)
@@ -120,7 +121,7 @@ def build_site(
                     workers=workers,
                     on_progress=progress,
                 )
-        robustness = stored_tables(results_dir)
+        robustness = robustness_tables(load_robustness(results_dir))
         for index, name in enumerate(inventory.datasets):
             facts = dataset_payload(
                 index, inventory, results, relevant.get(name), robustness=robustness, thorough=thorough
@@ -138,9 +139,7 @@ def build_site(
         progress = partial(on_progress, "maps")
         maps = write_maps(site, wanted, near=results_dir, thorough=thorough, on_progress=progress)
         splits = [each for _, each in over_splits]
-        methods = methods_payload(
-            inventory, results, results_dir, agents, robustness, studies, splits, ranked=ranked
-        )
+        methods = methods_payload(inventory, results, results_dir, agents, robustness, splits, ranked=ranked)
         write_payload(site, "methods", methods)
         if agents:
             write_agents(site, agents, kept)
@@ -170,16 +169,6 @@ def build_site(
         (site / "built.txt").write_text(overview["built"], encoding="ascii")
         write_page(site, title)
     return out / "index.html"
-
-
-def check_results_folder(results_dir: Path) -> None:
-    if results_dir.is_file():
-        raise HistobenchError(f"{results_dir} is a file; give the folder that the results are in")
-    if not results_dir.is_dir():
-        near = nearest_folder(results_dir)
-        raise HistobenchError(
-            f"no results folder at {results_dir}; {HOW_TO_GET_RESULTS}{near and f'; {near}'}"
-        )
 
 
 def check_apart(out: Path, results_dir: Path) -> None:
@@ -260,10 +249,8 @@ def _overview(
         "datasets": _dataset_facts(inventory, results),
         "metrics": metric_facts(inventory.runs),
         "boards": [
-            {
-                "task": board.task,
-                "setting": board.setting,
-                "preset": board.preset,
+            facts_of(board, "task", "setting", "preset")
+            | {
                 "metrics": list(
                     dict.fromkeys(
                         name
@@ -293,15 +280,13 @@ def _dataset_facts(inventory: Inventory, results: list[TableResult]) -> list[dic
     for index, name in enumerate(inventory.datasets):
         members = [result for result in results if result.dataset_index == index]
         runs = [run for run, d in zip(inventory.runs, inventory.dataset_of, strict=True) if d == index]
-        classes = next((run.classes for run in runs if run.target == CLASS), ())
-        targets = dict.fromkeys(run.target for run in runs if run.target != CLASS)
         facts.append(
             {
                 "name": name,
                 "images": max((max(result.n_images, result.n_tiles) for result in members), default=0),
                 "groups": max((result.n_groups or 0 for result in members), default=0) or None,
-                "classes": len(classes),
-                "targets": list(targets),
+                "classes": len(next((run.classes for run in runs if run.target == CLASS), ())),
+                "targets": list(dict.fromkeys(run.target for run in runs if run.target != CLASS)),
             }
         )
     return facts

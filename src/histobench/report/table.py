@@ -18,16 +18,17 @@ from histobench.report.payload import packed, rounded, write_payload
 from histobench.report.run_payload import episode_summary, run_intervals_of, run_payload, target_payload
 from histobench.roi.comparison.answer import Evidence, doubt_of, evidence_of_statistics
 from histobench.roi.comparison.grids import beaten_parts, elsewhere_words, unchecked_words
-from histobench.roi.comparison.pairs import MAX_T, Pairs
 from histobench.roi.comparison.table_statistics import (
+    MAX_T,
     TESTED,
     MetricStatistics,
+    Pairs,
     TableStatistics,
     table_of_target,
     table_statistics,
 )
 from histobench.roi.encoders.own_name import UNCHECKED
-from histobench.roi.metrics.metric_catalogue import described
+from histobench.roi.metrics.metric_catalogue import described, metrics_of_target
 from histobench.roi.presets import target_metrics
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, PATIENT, TARGETS
@@ -63,11 +64,11 @@ class ImageSet:
 
 #: The metrics of classes that leaderboards offer, the default first.
 _LEADERBOARD = (
-    *("balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc", "quadratic_kappa"),
+    *("balanced_accuracy", "accuracy", "f1_score", "auroc", "macro_auprc", "mcc"),
     *("log_loss", "brier", "ece"),
 )
 DEFAULT_METRIC = _LEADERBOARD[0]
-_TESTED = {*TESTED, *(metric for kind in TARGETS.values() for metric in kind.metrics)}
+_TESTED = {*TESTED, *(metric for target in TARGETS for metric in metrics_of_target(target))}
 
 
 def metric_facts(runs: Collection[StoredRun]) -> list[dict[str, Any]]:
@@ -281,7 +282,7 @@ def _add_cells(
             high,
             standing,
             None if together is None else together.ranks.get(name),
-            together is not None and name in together.best.listed(),
+            together is not None and name in together.best,
         )
 
 

@@ -1,14 +1,10 @@
-"""Every option of the ROI track, declared once: reading data, computing features, evaluating tasks.
-
-The flags of `run`, `extract` and `evaluate`, the keys of plan files, the parameters of `hb.run` and the
-tables of the documentation come from these records. Nothing heavy is imported: help needs only this file.
-"""
+"""Every option of the ROI track, declared once. Nothing heavy is imported: help needs only this file."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,114 +14,70 @@ from histobench.core.text import check_plain_name
 from histobench.roi.presets import CHOICES, PRESETS
 from histobench.roi.task_catalogue import CLASS, DEFAULT_TASKS, TARGETS, TASKS
 
-#: Options of the preset patho-bench.
 LAB_KEYS = ("cost", "class_weight", "cox_alpha", "l1_ratio")
-#: Options of the task Fine-tune.
 TUNE_KEYS = (
-    "lora_rank",
-    "lora_alpha",
-    "tune_epochs",
-    "tune_rates",
-    "tune_batch_size",
-    "tune_seeds",
+    *("lora_rank", "lora_alpha", "tune_epochs", "tune_rates", "tune_batch_size", "tune_seeds"),
     "save_adapters",
 )
-#: Options of tasks that run the network on images.
 IMAGE_KEYS = (*TUNE_KEYS, "token_store", "head_steps")
 #: Of the options of the tasks, those that a plan has; all of the extraction's settings are keys of a plan.
 TASK_KEYS = ("n_shot", "n_way", "n_iter", "n_neighbors", "choose_by", *LAB_KEYS, *IMAGE_KEYS)
 #: What a plan assumes where the single commands assume something else.
 SETTINGS_OF_PLANS: dict[str, Any] = {"batch_size": "auto"}
-#: Headings in help texts.
 DATA_GROUP = "how the data is read"
 _INFERENCE, _RECIPE = "inference", "recipe"
 _SPLITS = "other splits of the same features"
 LEAVE_ONE_GROUP_OUT, GIVEN = "leave-one-group-out", "given"
 ENGINE_GROUP = "advanced: where it runs (docs/how-to/cluster.md)"
 
+#: Options under one heading.
+_data = partial(option, default=None, group=DATA_GROUP)
+_inference = partial(option, default=None, group=_INFERENCE)
+_splits = partial(option, default=None, group=_SPLITS)
+_recipe = partial(option, default=None, group=_RECIPE)
+_engine = partial(option, default=None, group=ENGINE_GROUP)
+
 
 @record
 class Origin:
     """How a dataset is split, and how the patient, slide, hospital or scanner of an image is found."""
 
-    split: str | None = option(
-        "train/val/test fractions, for data without a split, such as 0.7/0.1/0.2",
-        default=None,
-        group=DATA_GROUP,
-        kw_only=True,
+    _: KW_ONLY
+    split: str | None = _data("train/test or train/val/test shares for data without a split, such as 0.7/0.3")
+    group_regex: str | None = _data(
+        "finds the patient or slide in a path; a group is never divided between splits", regex=True
     )
-    group_regex: str | None = option(
-        "finds the patient or slide in a path; a group is never divided between splits",
-        default=None,
-        regex=True,
-        group=DATA_GROUP,
-        kw_only=True,
+    image_column: str | None = _data(
+        "image column of the table or the Hugging Face dataset", default_text="image_path, path, file, ..."
     )
-    image_column: str | None = option(
-        "image column of the table or the Hugging Face dataset",
-        default=None,
-        default_text="image_path, path, file, ...",
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    label_column: str | None = option(
-        "column of the table with the labels",
-        default=None,
-        default_text="label, class",
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    group_column: str | None = option(
+    label_column: str | None = _data("column of the table with the labels", default_text="label, class")
+    group_column: str | None = _data(
         "column of the table with the patient or slide",
-        default=None,
         default_text="group, patient, patient_id, case_id, slide, slide_id",
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    split_column: str | None = option(
-        "column of the table with train, val or test",
-        default=None,
-        default_text="split",
-        group=DATA_GROUP,
-        kw_only=True,
+    split_column: str | None = _data("column of the table with train, val or test", default_text="split")
+    root: str | None = _data(
+        "folder that relative paths in the table start from", default_text="the folder of the table"
     )
-    root: str | None = option(
-        "folder that relative paths in the table start from",
-        default=None,
-        default_text="the folder of the table",
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    tree: str | None = option(
+    tree: str | None = _data(
         "what the folders above the images are, such as split/class/patient; * is any other folder",
-        default=None,
         default_text="recognized, and shown",
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    site_regex: str | None = option(
+    site_regex: str | None = _data(
         "finds hospital, scanner or stain in a path; named groups such as (?P<scanner>...) become columns",
-        default=None,
         regex=True,
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    site_columns: tuple[str, ...] = option(
+    site_columns: tuple[str, ...] = _data(
         "further columns of the CSV with a site (site, scanner, stain, hospital, ... are found by name)",
         default=(),
         also=("--site-column",),
         metavar="NAME,...",
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    pool: str | None = option(
+    pool: str | None = _data(
         "average features of another tool to one row per patient: over all its tiles, or over the means of "
         "its slides",
         choices=("tiles", "slides"),
-        default=None,
         default_text="slides for a Patho-Bench task, else no averaging",
-        group=DATA_GROUP,
-        kw_only=True,
     )
 
 
@@ -133,30 +85,20 @@ class Origin:
 class TargetOptions:
     """What is predicted, and where the table has it."""
 
-    target: str = option(
-        "what is predicted",
-        choices=(CLASS, *TARGETS),
-        default=CLASS,
-        group=DATA_GROUP,
-        kw_only=True,
-    )
-    target_columns: tuple[str, ...] = option(
+    _: KW_ONLY
+    target: str = _data("what is predicted", choices=(CLASS, *TARGETS), default=CLASS)
+    target_columns: tuple[str, ...] = _data(
         "columns of the CSV with the target",
         default=(),
         default_text="; ".join(
             f"{kind.name}: {','.join(kind.columns) or 'none'}" for kind in TARGETS.values()
         ),
         metavar="NAME,...",
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    mask_classes: str | None = option(
+    mask_classes: str | None = _data(
         "class of each code of the masks, such as 0:background,1:tumor,255:ignore, or a JSON file",
-        default=None,
-        default_text="classes.json beside the table",
+        default_text="classes.json next to the table",
         metavar="CODE:CLASS,...",
-        group=DATA_GROUP,
-        kw_only=True,
     )
 
 
@@ -164,23 +106,16 @@ class TargetOptions:
 class DataOptions(Origin):
     """How one dataset is read, called and split."""
 
-    classes: str | None = option(
+    _: KW_ONLY
+    classes: str | None = _data(
         "class mapping file",
-        default=None,
         old=("--class2id_txt", "--class2id"),
         default_text="from the labels or folder names",
-        group=DATA_GROUP,
-        kw_only=True,
     )
-    name: str | None = option(
-        "name of the dataset",
-        default=None,
-        old=("--dataset_name",),
-        default_text="from the file name",
-        group=DATA_GROUP,
-        kw_only=True,
+    name: str | None = _data(
+        "name of the dataset", old=("--dataset_name",), default_text="from the file name"
     )
-    seed: int = option("seed of the split", default=0, least=0, group=DATA_GROUP, kw_only=True)
+    seed: int = _data("seed of the split", default=0, least=0)
 
 
 @record
@@ -205,51 +140,34 @@ class LoadOptions(DataOptions, TargetOptions):
 class Settings:
     """How features are extracted: the speed, at most their last bits, and which bad images are left out."""
 
-    device: str | None = option(
-        "device: cpu, cuda:0, mps, or several: cuda:0,cuda:1",
-        default=None,
-        default_text="the GPU if there is one",
-        group=_INFERENCE,
+    device: str | None = _inference(
+        "device: cpu, cuda:0, mps, or several: cuda:0,cuda:1", default_text="the GPU if there is one"
     )
-    batch_size: int | str = option(
-        "images per forward pass, or auto",
-        choices=("auto",),
-        default=256,
-        least=1,
-        group=_INFERENCE,
-        complaint="must be 'auto' or a whole number from 1 up, not {value}",
+    batch_size: int | str = _inference(
+        "images per forward pass, or auto", choices=("auto",), default=256, least=1
     )
-    num_workers: int = option(
-        "processes that load images, at most one per core", default=8, least=0, group=_INFERENCE
-    )
-    precision: str = option(
+    num_workers: int = _inference("processes that load images, at most one per core", default=8, least=0)
+    precision: str = _inference(
         "numeric precision; auto follows the encoder's authors on a GPU and uses fp32 on a CPU",
         choices=("auto", "fp32", "bf16", "fp16"),
         default="auto",
-        group=_INFERENCE,
     )
-    compile: str = option(
-        "compile the network; auto: for long jobs",
-        choices=("auto", "on", "off"),
-        default="auto",
-        group=_INFERENCE,
+    compile: str = _inference(
+        "compile the network; auto: for long jobs", choices=("auto", "on", "off"), default="auto"
     )
-    on_bad_image: str = option(
+    on_bad_image: str = _inference(
         "unreadable images: stop with one error that lists them, or skip them",
         choices=("stop", "skip"),
         default="stop",
-        group=_INFERENCE,
     )
-    recheck: int | str = option(
+    recheck: int | str = _inference(
         "number of cached images to recompute as a check (auto: 8; up to 300 for your own encoder)",
         choices=("auto",),
         default="auto",
         least=0,
-        group=_INFERENCE,
-        complaint="must be 'auto' or a whole number from 0 up, not {value}",
     )
-    no_cache: bool = option(
-        "compute all features; neither use cached features nor keep any", default=False, group=_INFERENCE
+    no_cache: bool = _inference(
+        "compute all features; neither use cached features nor keep any", default=False
     )
 
     def is_exact(self, precision: str) -> bool:
@@ -324,7 +242,6 @@ class Options:
         choices=("adaptive",),
         default=0.5,
         above=0,
-        complaint="must be 'adaptive' or a number above 0, not {value}",
         group="patho-bench",
     )
     class_weight: str = option(
@@ -346,17 +263,16 @@ class Options:
         group="segmentation",
     )
     head_steps: int = option(
-        "training steps of the linear readout of patch tokens, at least; 20 epochs where that is more",
+        "minimum number of training steps of the linear readout of patch tokens (20 epochs if that is more)",
         default=100,
         least=1,
         group="segmentation",
     )
-    choose_by: str = option(
+    choose_by: str = _recipe(
         "how to hold out data for model selection when there is no validation set: whole groups where the "
         "data has any, or single images as in the published recipes",
         default="group",
         choices=CHOICES,
-        group=_RECIPE,
     )
 
 
@@ -396,53 +312,39 @@ class Scheme:
         return f"{self.repeats}x{self.folds}" if self.folds else LEAVE_ONE_GROUP_OUT
 
 
-def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Scheme | None:
-    """The scheme that is asked for, by name or by numbers; None where none is.
+#: The folds that the data itself gives.
+GIVEN_FOLDS = Scheme(0, 0)
 
-    >>> scheme_of("5x2", None, None), scheme_of(None, 5, 10)
-    (Scheme(repeats=5, folds=2), Scheme(repeats=10, folds=5))
-    """
-    if splits is None and folds is None:
-        if repeats is not None:
+
+def scheme_of(splits: str | None, folds: int | None, repeats: int | None) -> Scheme | None:
+    """The scheme that is asked for, by name or by numbers; None where none is."""
+    if splits is None:
+        if folds is None and repeats is not None:
             raise HistobenchError("`repeats` needs `folds`: how many parts?")
-        return None
-    if splits is not None and (folds is not None or repeats is not None):
+        return None if folds is None else Scheme(repeats or 1, folds)
+    if folds is not None or repeats is not None:
         raise HistobenchError("give `splits`, or `folds` and `repeats`, not both")
-    if splits == LEAVE_ONE_GROUP_OUT:
-        return Scheme(1, 0)
-    if splits == GIVEN:
-        return Scheme(0, 0)
-    if splits is not None:
-        match = re.fullmatch(r"(\d+)x(\d+)", splits.strip())
-        if not match:
-            raise HistobenchError(
-                f"`splits` {splits!r}: expected repeats x folds such as 5x2, or {LEAVE_ONE_GROUP_OUT}"
-            )
-        repeats, folds = int(match[1]), int(match[2])
-    scheme = Scheme(1 if repeats is None else repeats, folds or 0)
-    if scheme.repeats < 1 or scheme.folds < 2:
-        raise HistobenchError(f"{scheme.repeats} x {scheme.folds}: at least one repeat of two folds")
-    return scheme
+    if splits in (LEAVE_ONE_GROUP_OUT, GIVEN):
+        return Scheme(1, 0) if splits == LEAVE_ONE_GROUP_OUT else GIVEN_FOLDS
+    match = re.fullmatch(r"([1-9]\d*)x([2-9]|[1-9]\d+)", splits.strip())
+    if not match:
+        expected = f"repeats x folds such as 5x2 (1x2 or more), or {LEAVE_ONE_GROUP_OUT}"
+        raise HistobenchError(f"`splits` {splits!r}: expected {expected}")
+    return Scheme(int(match[1]), int(match[2]))
 
 
 @record
 class SplitOptions:
     """Other train/test splits of the same features."""
 
-    splits: str | None = option(
+    _: KW_ONLY
+    splits: str | None = _splits(
         "repeat the evaluation on other train/test splits of the same features: repeats x folds such as 5x2, "
         "or leave-one-group-out",
-        default=None,
         metavar="RxF",
-        group=_SPLITS,
-        kw_only=True,
     )
-    folds: int | None = option(
-        "folds of each repeat (instead of --splits)", default=None, least=2, group=_SPLITS, kw_only=True
-    )
-    repeats: int | None = option(
-        "repeats of the folds", default=None, least=1, default_text="1", group=_SPLITS, kw_only=True
-    )
+    folds: int | None = _splits("folds of each repeat (instead of --splits)", least=2)
+    repeats: int | None = _splits("repeats of the folds", least=1, default_text="1")
 
     def check(self) -> None:
         """The options must name one scheme."""
@@ -468,57 +370,37 @@ class Plan(SplitOptions, TargetOptions):
         metavar="PATH,...",
         group=DATA_GROUP,
     )
-    combine: tuple[str, ...] = option(
-        "encoders whose features are put side by side, as a+b; or: all pairs",
-        default=(),
-        metavar="A+B,...",
-        group=_RECIPE,
+    combine: tuple[str, ...] = _recipe(
+        "encoders whose features are put side by side, as a+b; or: all pairs", default=(), metavar="A+B,..."
     )
     tasks: tuple[str, ...] = option(f"tasks: {', '.join(TASKS)}", default=DEFAULT_TASKS, metavar="TASK,...")
-    presets: tuple[str, ...] = option(
-        f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,...", group=_RECIPE
+    presets: tuple[str, ...] = _recipe(
+        f"recipes: {', '.join(PRESETS)}", default=("uni",), metavar="PRESET,..."
     )
-    seed: int = option(
-        "seed of splits, episodes and everything else random", default=0, least=0, group=_RECIPE
-    )
-    size: int | None = option(
+    seed: int = _recipe("seed of splits, episodes and everything else random", default=0, least=0)
+    size: int | None = _inference(
         "image size in pixels as the encoder sees it",
-        default=None,
         least=1,
         old=("--resize-size",),
         default_text="each encoder's own",
-        group=_INFERENCE,
     )
-    weights: str | None = option(
-        "checkpoint, folder of checkpoints, or table like model_weights.json",
-        default=None,
-        metavar="PATH",
-        group=_INFERENCE,
+    weights: str | None = _inference(
+        "checkpoint, folder of checkpoints, or table like model_weights.json", metavar="PATH"
     )
-    allow_revision: bool = option(
-        "use weights in the hub's cache even if their revision is not the pinned one",
-        default=False,
-        group=_INFERENCE,
+    allow_revision: bool = _inference(
+        "use weights in the hub's cache even if their revision is not the pinned one", default=False
     )
     settings: Settings = field(default_factory=lambda: Settings(**SETTINGS_OF_PLANS))
     options: Options = field(default_factory=Options)
-    n_bootstrap: int | None = option(
-        "also write the older bootstrap intervals, from this many resamples",
-        default=None,
-        least=2,
-        group=_RECIPE,
+    n_bootstrap: int | None = _recipe(
+        "also write the older bootstrap intervals, from this many resamples", least=2
     )
-    slurm: str | None = option(
+    slurm: str | None = _engine(
         "options of Slurm jobs that run encoders: partition=gpu,gres=gpu:1,time=4:00:00",
-        default=None,
         metavar="KEY=VALUE,...",
-        group=ENGINE_GROUP,
     )
-    slurm_cpu: str | None = option(
-        "options of Slurm jobs without a GPU: evaluation and the summary",
-        default=None,
-        metavar="KEY=VALUE,...",
-        group=ENGINE_GROUP,
+    slurm_cpu: str | None = _engine(
+        "options of Slurm jobs without a GPU: evaluation and the summary", metavar="KEY=VALUE,..."
     )
 
     def values(self) -> dict[str, Any]:
@@ -534,7 +416,6 @@ class Plan(SplitOptions, TargetOptions):
 
 
 def feature_options() -> tuple[Declared, ...]:
-    """The options of tasks on stored features."""
     return tuple(each for each in options_of(Options) if each.name not in IMAGE_KEYS)
 
 

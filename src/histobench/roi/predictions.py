@@ -15,7 +15,6 @@ class Predictions:
     """Per-sample class probabilities of one task on one test set.
 
     `predicted` is stored because a rule may break ties by itself; by default it is the first maximum.
-    `info` is what the task wants to say about itself (plain JSON values).
     """
 
     probabilities: NDArray[np.float64]  # [n, c], rows sum to one
@@ -40,10 +39,9 @@ class Predictions:
 
 @dataclass(frozen=True)
 class TargetPredictions:
-    """Predictions of a target that is not one class per image: of tiles, or of patients.
+    """Predictions of a target that is not one class per image: numbers, or risks of survival times.
 
-    Regression: one number each. Survival: truth is (time, event) and the prediction a risk, the larger the
-    sooner; `weights` are those of Uno's C, from the censoring of the training patients.
+    The truth of survival is (time, event); `weights` are those of Uno's C.
     """
 
     kind: str

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.roi.metrics.metric_catalogue import metrics_of_target
 from histobench.roi.task_catalogue import (
     LINEAR_PROBE,
     MULTILABEL,
@@ -22,9 +23,7 @@ from histobench.roi.task_catalogue import (
 class Preset:
     """A published recipe. What it says nothing about follows `uni`.
 
-    `validation` is what a validation set is for, and what is done without one: it joins the training set and
-    nothing is chosen; it is chosen on, else the training set is cross-validated; or else a fifth of the
-    training set is held out; or it is not used at all.
+    `validation`: what is done without a validation set, on which hyper-parameters are chosen otherwise.
     """
 
     description: str
@@ -33,7 +32,7 @@ class Preset:
     few_shot: Literal["episodes", "voted"] = "episodes"
     validation: Literal["joined", "cross-validated", "held-out", "unused"] = "joined"
     targets: Literal["chosen penalty", "elastic-net", "pca-ridge"] = "chosen penalty"
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # tasks that are not run
 
     @property
     def chooses(self) -> bool:
@@ -84,20 +83,18 @@ PRESETS = {
 
 
 def get_preset(name: str) -> Preset:
-    """The recipe called `name`."""
     if not isinstance(name, str) or name not in PRESETS:
         raise HistobenchError(f"unknown preset {name!r}; {did_you_mean(str(name), PRESETS)}")
     return PRESETS[name]
 
 
 def target_metrics(target: str, preset: str) -> tuple[str, ...]:
-    """The metrics of a target that is not a class, the main one first: of hest the correlation.
+    """The metrics of a target that is not a class, the main one first.
 
     HEST-Benchmark predicts without an intercept, so that its R2 says nothing.
     """
-    known = TARGETS[target].metrics
     first = ("pearson",) if preset == "hest" else ()
-    return tuple(dict.fromkeys((*first, *known)))
+    return tuple(dict.fromkeys((*first, *metrics_of_target(target))))
 
 
 #: How hyper-parameters are chosen where there is no validation set: option -> what it is

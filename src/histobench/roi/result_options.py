@@ -1,34 +1,36 @@
 """The options of the commands that read results: compare, power, choose, similarity, robustness.
 
-Flags, parameters of the Python functions, checks and help come from these records. Nothing heavy is imported.
+Nothing heavy is imported: help needs only this file.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import KW_ONLY, fields
+from functools import partial
 from typing import Any
 
-from histobench.core.errors import InvalidParameterError
+from histobench.core.errors import HistobenchError, InvalidParameterError
 from histobench.core.records import option, record
 from histobench.roi.metrics.metric_catalogue import known_metric
 
 WHICH, FILES = "which runs", "output"
-_STATISTICS = "statistics"
 LICENSES = ("any", "commercial", "commercial-or-unclear")
 MEASURES = ("cka", "neighbors", "errors")
 #: A smaller limit on the parameters is a mistake: 400 instead of 400M.
 FEWEST_PARAMS = 100_000
 
 
-def _metric() -> Any:
-    """Declare the option `metric`, which several records have."""
-    return option(
-        "metric, such as accuracy, auroc or f1_score",
-        default="balanced_accuracy",
-        read=known_metric,
-        metavar="METRIC",
-    )
+#: Options under one heading, and the one that several records have.
+_which = partial(option, default=None, group=WHICH)
+_statistics = partial(option, default=None, group="statistics")
+_metric = partial(
+    option,
+    "metric, such as accuracy, auroc or f1_score",
+    default="balanced_accuracy",
+    read=known_metric,
+    metavar="METRIC",
+)
 
 
 @record
@@ -44,13 +46,12 @@ class ReadsResults:
 class Selection:
     """Which stored runs are used."""
 
-    task: str | None = option("task", default=None, default_text="Linear-Probe if there is one", kw_only=True)
-    encoders: tuple[str, ...] = option("only these encoders", default=(), metavar="NAME,...", kw_only=True)
-    setting: str | None = option(
-        "setting of the task, such as 9way_16shot", default=None, group=WHICH, kw_only=True
-    )
-    preset: str | None = option("only runs of this preset", default=None, group=WHICH, kw_only=True)
-    dataset: str | None = option("only this dataset", default=None, group=WHICH, kw_only=True)
+    _: KW_ONLY
+    task: str | None = option("task", default=None, default_text="Linear-Probe if there is one")
+    encoders: tuple[str, ...] = option("only these encoders", default=(), metavar="NAME,...")
+    setting: str | None = _which("setting of the task, such as 9way_16shot")
+    preset: str | None = _which("only runs of this preset")
+    dataset: str | None = _which("only this dataset")
 
     def conditions(self) -> dict[str, Any]:
         """Return what runs must meet, as `select_runs` takes it."""
@@ -62,13 +63,9 @@ class CompareSettings:
     """How encoders are compared."""
 
     metric: str = _metric()
-    alpha: float = option("error rate of a table", default=0.05, above=0, below=1, group=_STATISTICS)
-    rope: float = option(
-        "over datasets: differences up to this size count as equivalent",
-        default=0.01,
-        least=0,
-        below=1,
-        group=_STATISTICS,
+    alpha: float = _statistics("error rate of a table", default=0.05, above=0, below=1)
+    rope: float = _statistics(
+        "over datasets: differences up to this size count as equivalent", default=0.01, least=0, below=1
     )
 
 
@@ -76,10 +73,8 @@ class CompareSettings:
 class CompareOptions(Selection, CompareSettings):
     """Which runs are compared, and how."""
 
-    seed: int | None = option("only runs with this seed", default=None, least=0, group=WHICH)
-    splits: bool = option(
-        "compare over the train/test splits of run --splits or --folds", default=False, group=WHICH
-    )
+    seed: int | None = _which("only runs with this seed", least=0)
+    splits: bool = _which("compare over the train/test splits of run --splits or --folds", default=False)
 
     def conditions(self) -> dict[str, Any]:
         """Return what runs must meet, as `select_runs` takes it."""
@@ -92,14 +87,10 @@ class PowerSettings:
 
     metric: str = _metric()
     delta: float = option("difference to detect", default=0.02, above=0)
-    power: float = option("probability of detecting it", default=0.8, above=0, below=1, group=_STATISTICS)
-    alpha: float = option("two-sided error rate", default=0.05, above=0, below=1, group=_STATISTICS)
-    n_bootstrap: int | None = option(
-        "simulated test sets", default=None, least=100, default_text="4000", group=_STATISTICS
-    )
-    seed: int = option(
-        "seed of the simulation", default=0, least=0, old=("--random-state",), group=_STATISTICS
-    )
+    power: float = _statistics("probability of detecting it", default=0.8, above=0, below=1)
+    alpha: float = _statistics("two-sided error rate", default=0.05, above=0, below=1)
+    n_bootstrap: int | None = _statistics("simulated test sets", least=100, default_text="4000")
+    seed: int = _statistics("seed of the simulation", default=0, least=0, old=("--random-state",))
 
 
 @record
@@ -117,14 +108,10 @@ class PowerOptions(Selection, PowerSettings):
 
 
 def read_params(text: str) -> Any:
-    """Read a number of parameters; what is not one is left as it is.
-
-    >>> read_params("400M"), read_params("1.1B"), read_params("many")
-    (400000000, 1100000000, 'many')
-    """
+    """Read a number of parameters; what is not one is left as it is."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kKmMbBgG]?)", text.strip())
     if match is None:
-        return text
+        raise HistobenchError(f"`max_params`: expected a number such as 400M or 1.1B, found {text!r}")
     return round(float(match[1]) * {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}[match[2].lower()])
 
 
@@ -139,14 +126,10 @@ class Conditions:
         old=("--licence",),
     )
     max_params: int | None = option(
-        "most parameters of the image tower, such as 400M",
-        default=None,
-        least=1,
-        read=read_params,
-        complaint="must be a number such as 400M or 1.1B, not {value}",
+        "maximum parameters of the image tower, such as 400M", default=None, least=1, read=read_params
     )
     min_robustness: float | None = option(
-        "least robustness index, such as 0.8", default=None, least=0, most=1
+        "minimum robustness index, such as 0.8", default=None, least=0, most=1
     )
 
     def check(self) -> None:
@@ -158,7 +141,6 @@ class Conditions:
             )
 
     def words(self) -> str:
-        """Return the conditions as a phrase."""
         words = []
         if self.license != "any":
             unclear = " or is unclear about it" if self.license != "commercial" else ""
@@ -174,14 +156,13 @@ class Conditions:
 class ChooseOptions(Conditions):
     """The conditions, and the runs that are the evidence."""
 
-    patients: bool = option(
-        "compare by predictions of patients (the task Patient; abmil unless `setting` names another method)",
+    patients: bool = _which(
+        "compare by predictions of patients (task Patient; method abmil, or the one of --setting)",
         default=False,
-        group=WHICH,
     )
-    task: str | None = option("task", default=None, default_text="Linear-Probe if there is one", group=WHICH)
-    setting: str | None = option("setting of the task, such as 9way_16shot", default=None, group=WHICH)
-    preset: str | None = option("only runs of this preset", default=None, group=WHICH)
+    task: str | None = _which("task", default_text="Linear-Probe if there is one")
+    setting: str | None = _which("setting of the task, such as 9way_16shot")
+    preset: str | None = _which("only runs of this preset")
     metric: str = _metric()
 
 

@@ -1,7 +1,6 @@
 """Every task with what the rest of histobench must know about it; the recipes are in `protocols`.
 
-Spelling, the order of pages and help texts, what plans and presets do where they say nothing, and the words
-of the methods section all follow from here. What runs a task is in `evaluation.tasks`.
+What runs a task is in `evaluation.tasks`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ PATIENT = "Patient"
 FINE_TUNE = "Fine-tune"
 #: The settings of Fine-tune: the control, and the network with its adapter.
 UNADAPTED, ADAPTED = "frozen", "lora"
-#: Behind these where masks are predicted, from patch tokens.
 OF_TOKENS = "-tokens"
 
 #: The target of most tasks: one class per image or patient.
@@ -28,62 +26,29 @@ SURVIVAL = "survival"
 MULTILABEL = "multilabel"
 ORDINAL = "ordinal"
 MASK = "mask"
-#: The settings of Segmentation: a trained readout of tokens, and one by neighbors.
+#: The class of a mask that is no tissue of interest.
+BACKGROUND = "background"
 LINEAR, NEIGHBORS = "linear", "knn"
 
 
 @dataclass(frozen=True)
 class TargetKind:
-    """A target that is not one class: its task, its columns, and its metrics, the main one first."""
+    """A target that is not one class: its task and its columns; its metrics are in the metric catalogue."""
 
     name: str
     task: str
     words: str
     columns: tuple[str, ...]  # those of the table, unless others are named
-    metrics: tuple[str, ...]
 
 
 TARGETS = {
     kind.name: kind
     for kind in (
-        TargetKind(
-            "regression",
-            "Regression",
-            "ridge regression of a number",
-            ("label",),
-            ("r2", "pearson", "spearman", "mae"),
-        ),
-        TargetKind(
-            SURVIVAL,
-            "Survival",
-            "Cox regression of survival times",
-            ("time", "event"),
-            ("harrell_c", "uno_c"),
-        ),
-        TargetKind(
-            MULTILABEL,
-            "Multi-label",
-            "linear probing of each of several labels",
-            (),
-            ("macro_auroc", "micro_auroc", "macro_ap", "micro_ap"),
-        ),
-        TargetKind(
-            ORDINAL,
-            "Ordinal",
-            "cumulative-link regression of ordered levels",
-            ("label",),
-            ("quadratic_kappa", "mae"),
-        ),
-        TargetKind(
-            MASK,
-            "Segmentation",
-            "segmentation by a readout of patch tokens",
-            ("mask_path",),
-            (
-                *("dice", "pooled_dice", "iou", "miou", "dice_with_background"),
-                *("random_dice", "color_dice", "ceiling_dice"),
-            ),
-        ),
+        TargetKind("regression", "Regression", "ridge regression of a number", ("label",)),
+        TargetKind(SURVIVAL, "Survival", "Cox regression of survival times", ("time", "event")),
+        TargetKind(MULTILABEL, "Multi-label", "linear probing of each of several labels", ()),
+        TargetKind(ORDINAL, "Ordinal", "cumulative-link regression of ordered levels", ("label",)),
+        TargetKind(MASK, "Segmentation", "segmentation by a readout of patch tokens", ("mask_path",)),
     )
 }
 
@@ -135,23 +100,15 @@ CATALOGUE: tuple[RoiTask, ...] = (
 )
 TASKS = tuple(task.name for task in CATALOGUE)
 DEFAULT_TASKS = tuple(task.name for task in CATALOGUE if task.by_default)
-#: These need no training images.
 UNTRAINED = tuple(task.name for task in CATALOGUE if not task.trained)
-#: Measured once, under the default preset.
 ONCE = tuple(task.name for task in CATALOGUE if task.once)
-#: Of these every setting is shown.
 WITH_METHODS = tuple(task.name for task in CATALOGUE if task.methods)
-#: These run the network themselves, see `evaluation.tasks`.
 ON_IMAGES = tuple(task.name for task in CATALOGUE if task.on_images)
 _BY_NAME = {task.name: task for task in CATALOGUE}
 
 
 def canonical_task(name: str) -> str:
-    """The documented spelling of a task's name, whatever its case; an error if there is no such task.
-
-    >>> canonical_task("few-SHOT")
-    'Few-shot'
-    """
+    """The documented spelling of a task's name, whatever its case; an error if there is no such task."""
     for task in TASKS:
         if task.lower() == name.lower():
             return task

@@ -1,10 +1,7 @@
 """One rule for intervals and differences: the jackknife over units, with an allowance for what was not seen.
 
-A unit is a patient or slide (an image where there are no groups). The spread of a metric is measured on its
-own scale, by leaving out one unit at a time. To its square are added the squares of the *unseen moves*: how
-far the metric would move if a few more images of a class (a bunch, as mistakes come in patients) turned from
-right to wrong. The sum says how many independent images the test set is worth; the interval is Wilson's for
-as many, with Student's t. There is no special case for no mistakes, no spread or equal models.
+To the squared spread over units (patients, slides; else images) are added the squares of the *unseen moves*:
+how far the metric would move if a few more images turned wrong. docs/explanation/statistics.md has the rule.
 """
 
 from __future__ import annotations
@@ -14,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from histobench.statistics.resampling import Evaluate, SamplingDesign, jackknife_of_all
 
@@ -31,15 +28,13 @@ LEAST_FREEDOM = 3.0
 ASSUMED_CORRELATION = 0.05
 #: The same for tries of one task, which mostly end alike.
 TRIES_ALIKE = 0.75
-#: Bunches of mistakes that an interval allows to be unseen: as many as Wilson's adds (1.96^2 / 2). With
-#: fewer, a better model could have a wider interval than a worse one.
+#: Bunches of mistakes that an interval allows to be unseen: as many as Wilson's adds (1.96^2 / 2).
 UNSEEN_BUNCHES = 2.0
 #: The part of a bunch that turns: with more of it, few images of a rare class get intervals far too wide.
 TURNING_PART = 0.75
-#: Of each model's squared unseen moves, the share that enters a difference: both models met the same images.
+#: The share of each model's squared unseen moves that enters a difference: both met the same images.
 SHARE_OF_UNSEEN = 1 / 8
-#: The squared spread of a share over groups counts by so much more: it is skewed, and few groups show too
-#: little of it.
+#: The squared spread of a share over groups counts by so much more: it is skewed.
 SKEWED = 1.1
 UNIT_RANGE = (0.0, 1.0)
 
@@ -79,13 +74,11 @@ class LeaveOneOut:
 
     @cached_property
     def variance(self) -> Floats:
-        """The jackknife variance of each column [m]."""
         own = np.einsum("um,um->m", self.influences, self.influences)
         return own if self.episodes is None else own + self.episodes.variance
 
     @property
     def unseen_variance(self) -> Floats:
-        """The squares of the unseen moves [m], added up."""
         return np.broadcast_to((self.unseen**2).sum(axis=0), self.values.shape)
 
     @cached_property
@@ -117,31 +110,20 @@ class LeaveOneOut:
         return np.asarray(1 / ((1 - share) / most + share / shown))
 
     def columns(self, names: Sequence[str]) -> LeaveOneOut:
-        """Only these columns, in this order."""
         places = [self.names.index(name) for name in names]
-        unseen = self.unseen if self.unseen.shape[1] == 1 else self.unseen[:, places]
         return replace(
             self,
             names=tuple(names),
             values=self.values[places],
             left_out=self.left_out[:, places],
-            unseen=unseen,
+            unseen=self.unseen if self.unseen.shape[1] == 1 else self.unseen[:, places],
             moved=None if self.moved is None else self.moved[places],
             episodes=None if self.episodes is None else self.episodes.columns(names),
         )
 
 
 def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int = 1000) -> LeaveOneOut:
-    """Every metric of `evaluate` with each unit left out; more than `max_blocks` units go in equal blocks.
-
-    The unseen moves are those of a mean over the samples: one bunch among all of them.
-
-    >>> from histobench.statistics.resampling import sampling_design
-    >>> x = np.array([1.0, 2.0, 6.0])
-    >>> found = leave_one_out(lambda w: {"mean": w @ x / w.sum(axis=1)}, sampling_design(3))
-    >>> round(float(found.variance[0]), 6) == round(float(x.var(ddof=1) / 3), 6)
-    True
-    """
+    """Every metric with each unit left out, and with the unseen moves of a mean over the samples."""
     observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
     left_out = jackknife_of_all(evaluate, design, max_blocks=max_blocks)
     sizes = np.bincount(design.unit_of)
@@ -157,32 +139,25 @@ def leave_one_out(evaluate: Evaluate, design: SamplingDesign, *, max_blocks: int
 
 
 def bunch(sizes: ArrayLike, correlation: float = ASSUMED_CORRELATION) -> float:
-    """How many images turn wrong together in one unit, of units with so many images.
-
-    >>> bunch([1, 1, 1]), bunch([21, 21])
-    (1.0, 2.0)
-    """
+    """How many images turn wrong together in one unit, of units with so many images."""
     each = np.asarray(sizes, dtype=np.float64)
     total = float(each.sum())
     return 1 + correlation * max(float((each**2).sum()) / total - 1, 0.0) if total > 0 else 1.0
 
 
 def bunches(errors: Floats, sizes: Floats, correlation: float = ASSUMED_CORRELATION) -> Floats:
-    """The bunch of unseen mistakes [m] of units with errors [u, m] among sizes [u]; at least one image."""
     total = sizes.sum()
     seen = errors.sum(axis=0)
     share = seen / max(float(total), 1.0)
     spread = ((errors - sizes[:, None] * share) ** 2).sum(axis=0)
     assumed = bunch(sizes, correlation)
-    measured = (spread + assumed) / (seen * (1 - share) + 1)
-    return np.asarray(np.maximum(measured, assumed))
+    return np.asarray(np.maximum((spread + assumed) / (seen * (1 - share) + 1), assumed))
 
 
 def turning(errors: Floats, sizes: Floats, *, size: Floats | None = None) -> Floats:
     """How many samples turn right [m] (negative: wrong): most of a bunch, at most half of what can turn.
 
-    Units have errors [u, m] among sizes [u]; where most samples are wrong, some turn right. `size` is that of
-    the bunch, where it is known.
+    Units have errors [u, m] among sizes [u]; where most samples are wrong, some turn right.
     """
     wrong = errors.sum(axis=0)
     right = sizes.sum() - wrong
@@ -191,11 +166,7 @@ def turning(errors: Floats, sizes: Floats, *, size: Floats | None = None) -> Flo
 
 
 def freedom_of_sizes(*sizes: ArrayLike) -> float:
-    """Degrees of freedom of a variance over units, from their sizes in each part (class) of the samples.
-
-    >>> round(freedom_of_sizes([10, 10, 10, 10, 10]), 6)
-    4.0
-    """
+    """Degrees of freedom of a variance over units, from their sizes in each part (class) of the samples."""
     shares = [np.asarray(each, dtype=np.float64) for each in sizes]
     weights = np.sqrt(sum((each / max(float(each.sum()), 1.0)) ** 2 for each in shares))
     total = float((weights**2).sum())
@@ -205,13 +176,12 @@ def freedom_of_sizes(*sizes: ArrayLike) -> float:
 def t_quantile(freedom: ArrayLike, level: float = 0.95) -> Floats:
     """How many standard errors a two-sided interval reaches to either side."""
     degrees = np.minimum(np.asarray(freedom, dtype=np.float64), 1e9)
-    return np.asarray(special.stdtrit(degrees, (1 + level) / 2))
+    return np.asarray(scipy.special.stdtrit(degrees, (1 + level) / 2))
 
 
 def t_p_value(t: ArrayLike, freedom: ArrayLike) -> Floats:
-    """The two-sided p-value of each t statistic."""
     degrees = np.minimum(np.asarray(freedom, dtype=np.float64), 1e9)
-    return np.asarray(2 * special.stdtr(degrees, -np.abs(np.asarray(t, dtype=np.float64))))
+    return np.asarray(2 * scipy.special.stdtr(degrees, -np.abs(np.asarray(t, dtype=np.float64))))
 
 
 def bounds(
@@ -220,13 +190,6 @@ def bounds(
     """Lower and upper bounds of every column, whose values lie `within`; NaN where one is undefined.
 
     Two finite ends: Wilson's interval. One: the logarithm of the distance from it. None: Student's t.
-
-    >>> right_of_ten = np.array([[9], [7], [10], [8], [6]])
-    >>> left_out = (right_of_ten.sum() - right_of_ten) / 40
-    >>> found = LeaveOneOut(("rate",), np.array([0.8]), left_out, np.array([[-1 / 50]]), 50)
-    >>> low, high = bounds(found)
-    >>> round(float(low[0]), 2), round(float(high[0]), 2)
-    (0.54, 0.93)
     """
     least, most = within
     t = t_quantile(found.degrees, level)
@@ -234,8 +197,7 @@ def bounds(
         share, worth = _worth(found, within)
         low, high = wilson_bounds(share, worth, t)
         return least + (most - least) * low, least + (most - least) * high
-    variance = found.variance + found.unseen_variance
-    error = np.sqrt(variance)
+    error = np.sqrt(found.variance + found.unseen_variance)
     if not np.isfinite(least) and not np.isfinite(most):
         return found.values - t * error, found.values + t * error
     distance = found.values - least if np.isfinite(least) else most - found.values
@@ -259,12 +221,7 @@ def _worth(found: LeaveOneOut, within: tuple[float, float]) -> tuple[Floats, Flo
 
 
 def wilson_bounds(share: ArrayLike, n: ArrayLike, reach: ArrayLike) -> tuple[Floats, Floats]:
-    """Wilson's bounds of a share among n (which need not be whole); `reach` is 1.96 for 95 % of many.
-
-    >>> low, high = wilson_bounds([0.0, 0.5], 100, 1.96)
-    >>> low.round(4).tolist(), high.round(4).tolist()
-    ([0.0, 0.4038], [0.037, 0.5962])
-    """
+    """Wilson's bounds of a share among n (which need not be whole); `reach` is 1.96 for 95 % of many."""
     p, size, t = (np.asarray(each, dtype=np.float64) for each in (share, n, reach))
     extra = t * t / size
     middle = (p + extra / 2) / (1 + extra)
@@ -273,10 +230,7 @@ def wilson_bounds(share: ArrayLike, n: ArrayLike, reach: ArrayLike) -> tuple[Flo
 
 
 def proportion(successes: ArrayLike, sizes: ArrayLike, *, strata: ArrayLike | None = None) -> LeaveOneOut:
-    """A share of all samples of units (tasks, patients), of which each has successes among its size.
-
-    Spread within `strata` counts alone.
-    """
+    """A share of all samples of units, of which each has successes; spread within `strata` counts alone."""
     x, n = np.asarray(successes, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
     total, u = float(n.sum()), len(n)
     left_out = (x.sum() - x) / np.maximum(total - n, 1e-9)
@@ -290,9 +244,6 @@ def proportion(successes: ArrayLike, sizes: ArrayLike, *, strata: ArrayLike | No
         ("share",), np.array([x.sum() / total]), left_out.reshape(u, 1), turned[None] / total, total,
         freedom_of_sizes(n), grouped=bool((n > 1).any()),
     )  # fmt: skip
-
-
-# Differences of columns on the same units.
 
 
 def pair_errors(found: LeaveOneOut) -> tuple[Floats, Floats, Floats]:
@@ -311,7 +262,6 @@ def pair_errors(found: LeaveOneOut) -> tuple[Floats, Floats, Floats]:
 
 
 def pair_t(difference: Floats, error: Floats) -> Floats:
-    """Differences in standard errors; NaN without one, 0 for equal values."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(difference == 0, error * 0, difference / error))
 
@@ -329,7 +279,6 @@ class PairedDifferences:
 
 
 def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences:
-    """Every pair of columns as if it were the only one."""
     first, second = np.triu_indices(len(found.values), 1)
     difference, error, freedom = (each[first, second] for each in pair_errors(found))
     reach = t_quantile(freedom, level) * error
@@ -337,22 +286,13 @@ def differences(found: LeaveOneOut, *, level: float = 0.95) -> PairedDifferences
     return PairedDifferences(first, second, difference, difference - reach, difference + reach, p_value)
 
 
-# Two sources of chance that cross: every episode (or training run) is tested on every test unit.
-
-
 def crossed(units: LeaveOneOut, episodes: ArrayLike, *, interaction: ArrayLike = 0.0) -> LeaveOneOut:
     """Units and episodes [E, m] together; `units` holds means over episodes with each unit left out.
 
     `interaction` [m] is the variance that both shares contain, see `interaction_variance`. An episode in
     which a column is undefined is not part of that column's mean.
-
-    >>> units = LeaveOneOut(("a",), np.array([0.5]), np.array([[0.4], [0.6]]))
-    >>> found = crossed(units, [[0.4], [0.5], [0.6]])
-    >>> np.isclose(found.variance[0], np.var([0.4, 0.5, 0.6], ddof=1) / 3 + 0.01).item()
-    True
     """
-    each = np.asarray(episodes, dtype=np.float64)
-    apart = LeaveOneOut(units.names, units.values, means_without_each(each))
+    apart = LeaveOneOut(units.names, units.values, means_without_each(np.asarray(episodes, dtype=np.float64)))
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = np.sqrt(np.clip(1 - np.asarray(interaction) / apart.variance, 0.0, 1.0))
     kept = np.where(apart.variance > 0, kept, 1.0)

@@ -1,17 +1,6 @@
-"""Many models at once: max-t intervals of all pairs, the set of the best, ranks.
+"""Many models at once: max-t intervals of all pairs, ranks, the set of the best, the winner, Friedman's test.
 
-Every pair has its jackknife t statistic. The critical value is that of the largest of them all (max-t), so
-the chance that *any* of the intervals misses its true difference is at most 1 - level; in particular a
-model may be looked up because it came first. A rank interval counts who is significantly better and
-significantly worse (Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024), and all of them hold
-together as well.
-
-How the largest t is distributed: under a known covariance by drawing from the normal distribution of the
-values, which says how many *independent* comparisons the pairs are worth. With few units each pair's own
-standard error is uncertain, pairs help each other less and correlations are known badly; so the covariance
-is drawn towards that of equally correlated models, and the number of comparisons towards that of all pairs
-(all of it below three units for each model). Student's quantile for that number of comparisons (Šidák) is
-the critical value.
+Al Mohamad et al. 2022; Mogstad, Romano, Shaikh and Wilhelm 2024; docs/explanation/statistics.md.
 """
 
 from __future__ import annotations
@@ -19,16 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
-from histobench.core.record_files import ArrayOf
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import (
     SHARE_OF_UNSEEN,
+    Floats,
+    Ints,
     LeaveOneOut,
     pair_errors,
     pair_t,
@@ -36,32 +25,24 @@ from histobench.statistics.jackknife import (
     t_quantile,
 )
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-StoredFloats = Annotated[Floats, ArrayOf(float)]
 #: Draws for the number of comparisons: a family-wise error of 0.05 is met within 0.003.
 DRAWS = 4000
 
 
 @dataclass(frozen=True)
 class SimultaneousPairs:
-    """Every model against every other, [m, m]: row minus column, NaN where there is no number."""
-
     names: tuple[str, ...]
-    difference: StoredFloats
-    error: StoredFloats  # standard errors
-    freedom: StoredFloats  # degrees of freedom of each
+    difference: Floats
+    error: Floats  # standard errors
+    freedom: Floats  # degrees of freedom of each
     comparisons: float  # how many independent comparisons the pairs are worth
     lower_is_better: bool
     level: float = 0.95
     span: float = np.inf  # differences lie within -span and span
 
     def _bounds(self, level: float) -> tuple[Floats, Floats]:
-        reach = t_quantile(self.freedom, level) * self.error
-        return (
-            np.maximum(self.difference - reach, -self.span),
-            np.minimum(self.difference + reach, self.span),
-        )
+        reach, span = t_quantile(self.freedom, level) * self.error, self.span
+        return np.maximum(self.difference - reach, -span), np.minimum(self.difference + reach, span)
 
     @cached_property
     def _together(self) -> tuple[Floats, Floats]:
@@ -69,17 +50,14 @@ class SimultaneousPairs:
 
     @property
     def low(self) -> Floats:
-        """Lower ends of the simultaneous intervals."""
         return self._together[0]
 
     @property
     def high(self) -> Floats:
-        """Upper ends of the simultaneous intervals."""
         return self._together[1]
 
     @cached_property
     def p_value(self) -> Floats:
-        """The p-value of each pair as if it were the only one."""
         return t_p_value(pair_t(self.difference, self.error), self.freedom)
 
     @property
@@ -88,7 +66,6 @@ class SimultaneousPairs:
         return np.asarray(-np.expm1(self.comparisons * np.log1p(-np.minimum(self.p_value, 1 - 1e-16))))
 
     def alone(self) -> tuple[Floats, Floats]:
-        """Lower and upper ends of each pair as if it were the only one."""
         return self._bounds(self.level)
 
     @property
@@ -100,20 +77,19 @@ class SimultaneousPairs:
 def simultaneous_pairs(
     found: LeaveOneOut, *, level: float = 0.95, lower_is_better: bool = False, span: float = np.inf
 ) -> SimultaneousPairs:
-    """Intervals of all pairwise differences that hold together with probability `level`."""
+    """Intervals of all differences that hold together with probability `level`."""
     difference, error, freedom = pair_errors(found)
     least = float(np.min(found.degrees, initial=np.inf))
     comparisons = independent_comparisons(found.covariance, least, level=level)
-    return SimultaneousPairs(
-        found.names, difference, error, freedom, comparisons, lower_is_better, level, span
-    )
+    about = difference, error, freedom, comparisons, lower_is_better, level, span
+    return SimultaneousPairs(found.names, *about)
 
 
 def independent_comparisons(covariance: Floats, freedom: float, *, level: float = 0.95) -> float:
     """How many independent comparisons all pairs of m models are worth, between 1 and m (m - 1) / 2.
 
-    >>> round(independent_comparisons(np.eye(2), 50.0), 1)
-    1.0
+    Under a known covariance, from draws of the values. Few units know it badly: it is drawn towards that of
+    equally correlated models, and the number towards that of all pairs (below three units per model, wholly).
     """
     m = len(covariance)
     pairs = max(m * (m - 1) / 2, 1.0)
@@ -139,13 +115,13 @@ def independent_comparisons(covariance: Floats, freedom: float, *, level: float 
         distance = np.abs(drawn[k + 1 :] - drawn[k])
         distance *= inverse32[k, k + 1 :, None]
         np.maximum(largest, distance.max(axis=0), out=largest)
-    tail = 2 * float(special.ndtr(-float(np.quantile(largest, level))))
+    tail = 2 * float(scipy.special.ndtr(-float(np.quantile(largest, level))))
     worth = min(max(np.log(level) / np.log1p(-min(tail, 1 - 1e-12)), 1.0), pairs)
     return float(worth + all_of_it * (pairs - worth))
 
 
 def towards_equal_correlation(covariance: Floats, weight: float) -> tuple[Floats, float]:
-    """(1 - weight) of the covariance, the rest equally correlated models; and these models' own variance."""
+    """(1 - weight) of it, the rest equally correlated models; and these models' own variance."""
     m = len(covariance)
     own = (np.trace(covariance) - covariance.sum() / m) / (m - 1)
     shared = max(float(np.trace(covariance)) / m - own, 0.0)
@@ -157,8 +133,7 @@ def normal_draws(covariance: Floats, n: int) -> Floats:
     """Draws [m, n] from the normal distribution with mean 0; the covariance may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn: Floats = root @ _standard_normal(len(covariance), n)
-    return drawn
+    return np.asarray(root @ _standard_normal(len(covariance), n))
 
 
 @lru_cache(maxsize=8)
@@ -170,56 +145,32 @@ def _standard_normal(m: int, n: int) -> Floats:
 
 
 def rank_intervals(better: NDArray[np.bool_]) -> Ints:
-    """[m, 2]: from 1 + how many are better to m - how many are worse, by `better` [m, m] (row than column).
+    """[m, 2]: from 1 + how many are better to m - how many are worse, by `better` [m, m] (row, column)."""
+    return np.stack((1 + better.sum(axis=0), len(better) - better.sum(axis=1)), axis=1).astype(np.int64)
 
-    >>> rank_intervals(np.array([[False, True, True], [False, False, False], [False, False, False]])).tolist()
-    [[1, 1], [2, 3], [2, 3]]
-    """
-    from_ = 1 + better.sum(axis=0)
-    to = len(better) - better.sum(axis=1)
-    return np.stack([from_, to], axis=1).astype(np.int64)
-
-
-# The winner: which models may be the best, and what the winner is worth after having been picked.
 
 #: Repetitions of the contest.
 REPETITIONS = 4000
-#: How many standard errors of the difference the others are taken closer to the winner than they were
-#: measured: for the value (less leaves it too high among equals, more takes off too much from a true
-#: winner), and for the lower end of its interval.
+#: How many standard errors of the difference the others are taken closer to the winner than measured: for
+#: the value, and for the lower end of its interval.
 AS_A_RULE, AT_WORST = 1.0, 2.0
 WINNER = "corrected winner"
 
 
 @dataclass(frozen=True)
-class BestSet:
-    """Which models may be the best; `p_adjusted` [m] is that of the difference from the leader (max-t)."""
-
-    names: tuple[str, ...]
-    members: Annotated[NDArray[np.bool_], ArrayOf(bool)]
-    p_adjusted: Annotated[Floats, ArrayOf(float)]
-
-    def listed(self) -> tuple[str, ...]:
-        """The names of the members."""
-        return tuple(name for name, inside in zip(self.names, self.members, strict=True) if inside)
-
-
-@dataclass(frozen=True)
 class WinnerValue:
-    """The model with the best measured value, and what it is worth."""
-
     name: str
     measured: float
     value: float  # corrected for having been picked
     interval: Interval
 
 
-def best_set(pairs: SimultaneousPairs) -> BestSet:
+def best_set(pairs: SimultaneousPairs) -> tuple[str, ...]:
     """The leader, and every model whose simultaneous interval against the leader includes 0."""
     # The leader is nowhere behind; of equals the first.
     behind = pairs.difference > 0 if pairs.lower_is_better else pairs.difference < 0
-    leader = int(behind.sum(axis=1).argmin())
-    return BestSet(pairs.names, ~pairs.better[leader], pairs.p_adjusted[leader])
+    worse = pairs.better[int(behind.sum(axis=1).argmin())]
+    return tuple(name for name, shown in zip(pairs.names, worse, strict=True) if not shown)
 
 
 def winner_value(
@@ -229,11 +180,7 @@ def winner_value(
     lower_is_better: bool = False,
     within: tuple[float, float] = (-np.inf, np.inf),
 ) -> WinnerValue:
-    """The winner's value and interval, corrected for having been picked.
-
-    `ordinary` is the interval that the winner has without having been picked. The one returned reaches at
-    least as far, and on the side of the others as much further as having been picked asks for.
-    """
+    """The winner's value and interval, corrected for having been picked; `ordinary` is that without."""
     sign = -1.0 if lower_is_better else 1.0
     values = sign * found.values
     winner = int(np.nanargmax(values))
@@ -279,9 +226,6 @@ def winner_value(
     )
 
 
-# Many models on many datasets: mean ranks, Friedman's test, Nemenyi's critical difference, wins and ties.
-
-
 @dataclass(frozen=True)
 class Friedman:
     """Are the mean ranks more different than chance makes them?"""
@@ -302,57 +246,44 @@ class WinTieLoss:
 
 
 def ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
-    """Ranks within each dataset (row), 1 for the best, equal scores share their mean rank.
-
-    >>> ranks([[0.9, 0.8, 0.9]]).tolist()
-    [[1.5, 3.0, 1.5]]
-    """
+    """Ranks within each dataset (row), 1 for the best, equal scores share their mean rank."""
     values = np.atleast_2d(np.asarray(scores, dtype=np.float64))
+    values = values if higher_is_better else -values
     better = values[:, None, :] > values[:, :, None]
-    better = better if higher_is_better else values[:, None, :] < values[:, :, None]
     equal = values[:, None, :] == values[:, :, None]
     return np.asarray(better.sum(axis=2) + (equal.sum(axis=2) + 1) / 2, dtype=np.float64)
 
 
-def mean_ranks(scores: ArrayLike, *, higher_is_better: bool = True) -> Floats:
-    """Each model's mean rank over the datasets; `scores` are [datasets, models]."""
-    return ranks(scores, higher_is_better=higher_is_better).mean(axis=0)
-
-
 def friedman(scores: ArrayLike) -> Friedman:
-    """Friedman's test with correction for ties, and Iman and Davenport's F version."""
     ranked = ranks(scores)
     n_datasets, n_models = ranked.shape
-    if n_datasets < 2 or n_models < 2:
-        raise ValueError("Friedman's test needs at least two datasets and two models")
     spread = float(((ranked - (n_models + 1) / 2) ** 2).sum())
     if spread == 0:  # every dataset is one big tie
         return Friedman(0.0, 1.0, 0.0, 1.0)
     deviation = ranked.sum(axis=0) - n_datasets * (n_models + 1) / 2
     statistic = float((n_models - 1) * (deviation**2).sum() / spread)
-    p_value = float(special.chdtrc(n_models - 1, statistic))
+    p_value = float(scipy.special.chdtrc(n_models - 1, statistic))
     rest = n_datasets * (n_models - 1) - statistic
     if rest <= 1e-9:
         # All datasets have the order of the first: F has no value, the chance of that is 1 / (m!)^(n - 1).
         chance = math.exp(-(n_datasets - 1) * math.lgamma(n_models + 1))
         return Friedman(statistic, p_value, float("inf"), chance)
     f_statistic = (n_datasets - 1) * statistic / rest
-    f_p_value = float(special.fdtrc(n_models - 1, (n_models - 1) * (n_datasets - 1), f_statistic))
+    f_p_value = float(scipy.special.fdtrc(n_models - 1, (n_models - 1) * (n_datasets - 1), f_statistic))
     return Friedman(statistic, p_value, f_statistic, f_p_value)
 
 
+@lru_cache(maxsize=256)
 def nemenyi_critical_difference(n_models: int, n_datasets: int, *, alpha: float = 0.05) -> float:
-    """Mean ranks at least this far apart differ (Demšar 2006); studentized range with infinite freedom.
+    """Mean ranks at least this far apart differ (Demšar 2006); studentized range with infinite freedom."""
+    from scipy.stats import studentized_range  # imported late: it takes longer than most comparisons
 
-    >>> round(nemenyi_critical_difference(4, 14, alpha=0.05), 2)
-    1.25
-    """
-    return _critical_range(n_models, alpha) * _rank_error(n_models, n_datasets)
+    critical = float(studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
+    return critical * _rank_error(n_models, n_datasets)
 
 
 def nemenyi_p_values(average_ranks: ArrayLike, n_datasets: int) -> Floats:
-    """p-values of all pairs of models, [m, m], corrected for the number of models."""
-    from scipy.stats import studentized_range  # imported late: it takes longer than most comparisons
+    from scipy.stats import studentized_range
 
     average = np.asarray(average_ranks, dtype=np.float64)
     distance = np.abs(average[:, None] - average[None, :]) / _rank_error(len(average), n_datasets)
@@ -361,11 +292,7 @@ def nemenyi_p_values(average_ranks: ArrayLike, n_datasets: int) -> Floats:
 
 
 def cliques(average_ranks: ArrayLike, critical_difference: float) -> list[tuple[int, ...]]:
-    """The largest groups of models, best first, within which no two differ.
-
-    >>> cliques([1.0, 1.8, 3.0], 1.5)
-    [(0, 1), (1, 2)]
-    """
+    """The largest groups of models, best first, within which no two differ."""
     average = np.asarray(average_ranks, dtype=np.float64)
     order = np.argsort(average, kind="stable")
     found: list[tuple[int, ...]] = []
@@ -381,12 +308,7 @@ def cliques(average_ranks: ArrayLike, critical_difference: float) -> list[tuple[
 
 
 def win_tie_loss(better: ArrayLike) -> WinTieLoss:
-    """Counts over datasets from `better` [datasets, m, m]: 1 where the row is shown to be better than the
-    column, -1 where it is shown to be worse, 0 where neither is; NaN where they were not compared.
-
-    >>> win_tie_loss([[[np.nan, 1], [-1, np.nan]], [[np.nan, 0], [0, np.nan]]]).wins.tolist()
-    [[0, 1], [0, 0]]
-    """
+    """Counts from `better` [datasets, m, m]: 1 row is shown to be better, -1 worse, 0 neither; else NaN."""
     shown = np.asarray(better, dtype=np.float64)
     return WinTieLoss(*((shown == outcome).sum(axis=0) for outcome in (1, 0, -1)))
 
@@ -395,8 +317,7 @@ def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
     """Datasets (rows) and models (columns) of a table with gaps that make a table without gaps.
 
     The row or column with the largest share of gaps is taken out until none is left, of equals a dataset
-    before a model, the last one first. So a dataset that hardly anybody was run on does not cost the models,
-    and a model that was hardly run does not cost the datasets.
+    before a model, the last one first.
 
     >>> complete_block([[True, True, True], [True, True, True], [True, False, False]])
     ([0, 1], [0, 1, 2])
@@ -410,13 +331,6 @@ def complete_block(present: ArrayLike) -> tuple[list[int], list[int]]:
         else:
             columns.pop(int(np.flatnonzero(gaps_of_column == gaps_of_column.max())[-1]))
     return (rows, columns) if rows and columns else ([], [])
-
-
-@lru_cache(maxsize=256)
-def _critical_range(n_models: int, alpha: float) -> float:
-    from scipy.stats import studentized_range
-
-    return float(studentized_range.ppf(1 - alpha, n_models, np.inf)) / 2**0.5
 
 
 def _rank_error(n_models: int, n_datasets: int) -> float:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from histobench.statistics.jackknife import LEAST_FREEDOM, freedom_of_sizes, leave_one_out, t_quantile
-from histobench.statistics.resampling import Metric, SamplingDesign
-
-# A plan from a pilot that knows its own noise only roughly: a range of sizes, and what a size assures.
+from histobench.statistics.resampling import Floats, Metric, SamplingDesign
 
 #: The middle share of what the true variance may be, for the range of sizes.
 RANGE = 0.8
@@ -33,13 +32,8 @@ class Pilot:
     test_freedom: float = np.inf  # degrees of freedom that `compare` takes t with, at most
 
     def spreads(self, shares: ArrayLike) -> Floats:
-        """What the pilot's standard error may truly be: these quantiles of it."""
-        quantiles = special.chdtri(self.freedom, np.asarray(shares, dtype=np.float64))
+        quantiles = scipy.special.chdtri(self.freedom, np.asarray(shares, dtype=np.float64))
         return np.asarray(self.standard_error * np.sqrt(self.freedom / quantiles))
-
-    def freedom_at(self, units: float) -> float:
-        """The degrees of freedom that a study of that many units like these has."""
-        return max((self.freedom + 1) * units / self.units - 1, 0.5)
 
     def reach_at(self, units: float, spread: ArrayLike, alpha: float) -> Floats:
         """How many standard errors a difference must have on so many units, with all that `compare` adds.
@@ -53,8 +47,6 @@ class Pilot:
 
 @dataclass(frozen=True)
 class PlannedUnits:
-    """How many units show a difference with the wanted power."""
-
     at_pilot: int  # if the pilot's noise were exactly the true one
     assured: int  # averaged over what the true noise may be
     low: int  # the range over the middle 80% of what the true noise may be
@@ -63,35 +55,24 @@ class PlannedUnits:
 
 
 def t_power(pilot: Pilot, spread: ArrayLike, units: float, delta: float, *, alpha: float = 0.05) -> Floats:
-    """The power of Student's t on `units` units, where the pilot's standard error truly is `spread`.
-
-    >>> pilot = Pilot(standard_error=0.02, units=100, freedom=99)
-    >>> round(float(t_power(pilot, 0.02, 199, 0.04)), 2)
-    0.8
-    """
-    freedom = pilot.freedom_at(units)
+    """The power of Student's t on `units` units, where the pilot's standard error truly is `spread`."""
+    freedom = max((pilot.freedom + 1) * units / pilot.units - 1, 0.5)
     reach = pilot.reach_at(units, spread, alpha)
     centre = delta / (np.asarray(spread, dtype=np.float64) * math.sqrt(pilot.units / units))
     if freedom > 500:  # the noncentral t is slow and, for far centres, unsure of itself here
-        upper = special.ndtr(centre - reach)
-        return np.asarray(upper + special.ndtr(-centre - reach))
+        return np.asarray(scipy.special.ndtr(centre - reach) + scipy.special.ndtr(-centre - reach))
     # Beyond 30 standard errors the power is 1, and the noncentral t does not converge.
     near = np.minimum(centre, 30.0)
-    power = 1 - special.nctdtr(freedom, near, reach) + special.nctdtr(freedom, near, -reach)
+    power = 1 - scipy.special.nctdtr(freedom, near, reach) + scipy.special.nctdtr(freedom, near, -reach)
     return np.asarray(np.where(centre >= 30, 1.0, np.clip(np.nan_to_num(power, nan=1.0), 0.0, 1.0)))
 
 
 def assurance(pilot: Pilot, units: float, delta: float, *, alpha: float = 0.05) -> float:
-    """The power of `units` units, averaged over what the true noise may be."""
     shares = (np.arange(_VALUES) + 0.5) / _VALUES
     return float(t_power(pilot, pilot.spreads(shares), units, delta, alpha=alpha).mean())
 
 
 def planned_units(pilot: Pilot, delta: float, *, alpha: float = 0.05, power: float = 0.8) -> PlannedUnits:
-    """Sizes for a true difference of `delta`, from the pilot's noise and what it may truly be."""
-    if not (delta > 0 and pilot.standard_error > 0 and pilot.freedom > 0):
-        raise ValueError("a plan needs a positive difference and a pilot with at least two units that vary")
-
     def smallest(spread: float) -> int:
         return _smallest_exact(lambda n: float(t_power(pilot, spread, n, delta, alpha=alpha)), power)
 
@@ -128,9 +109,6 @@ def _between(
     return high
 
 
-# How many degrees of freedom the spread between units (patients, slides, images) has.
-
-
 def effective_number(sizes: ArrayLike) -> float:
     """How many units of equal size tell as much about the spread as units of these sizes.
 
@@ -142,8 +120,6 @@ def effective_number(sizes: ArrayLike) -> float:
     return float(weights.sum() ** 2 / total) if total > 0 else 0.0
 
 
-Floats = NDArray[np.float64]
-
 #: A pilot shows little of the tail of its noise: its degrees of freedom count by so much.
 SHOWN_TAIL = 0.5
 #: Beyond this many times the present size the noise is as good as normal and simulation only costs time.
@@ -154,17 +130,15 @@ SIMULATE_UP_TO = 10
 class PowerEstimate:
     """Units (images, or clusters such as patients) needed, and what the present test set can do.
 
-    The present test set is a pilot: it knows its own noise only roughly. `units_needed` has the wanted power
-    on average over what the true noise may be (its assurance); `units_low` to `units_high` is what would be
-    needed over the middle 80% of that, and `units_at_pilot` if the pilot's noise were exactly the true one.
+    The present test set is a pilot that knows its own noise only roughly: `units_needed` has the wanted power
+    on average over what the true noise may be (its assurance).
     """
 
     units_needed: int
-    simulated: bool  # whether simulated test sets went into the numbers of units
     units_needed_normal: int  # by the normal formula, from the standard error alone
-    units_at_pilot: int
+    units_at_pilot: int  # if the pilot's noise were exactly the true one
     assurance_at_pilot: float  # the power that `units_at_pilot` really has, on average
-    units_low: int
+    units_low: int  # over the middle 80% of what the true noise may be
     units_high: int
     samples_needed: int  # images; with clusters: at the present mean cluster size
     present_units: int
@@ -177,42 +151,33 @@ class PowerEstimate:
 def units_for_error(
     standard_error: float, n_units: int, delta: float, *, alpha: float = 0.05, power: float = 0.8
 ) -> int:
-    """Units for any metric whose standard error is `standard_error` at `n_units` and shrinks as 1/sqrt(n).
-
-    >>> units_for_error(0.02, 100, 0.04)
-    197
-    """
-    _check(delta, alpha, power)
-    reach = float(special.ndtri(1 - alpha / 2) + special.ndtri(power))
+    """Units for any metric whose standard error is `standard_error` at `n_units` and shrinks as 1/sqrt(n)."""
+    reach = float(scipy.special.ndtri(1 - alpha / 2) + scipy.special.ndtri(power))
     return max(2, math.ceil(n_units * (standard_error * reach / delta) ** 2))
 
 
 def simulated_power(
     noise: UnitNoise,
+    pilot: Pilot,
+    n_units: int,
     *,
     delta: float,
-    n_units: int,
     alpha: float = 0.05,
     n_resamples: int = 1000,
     seed: int = 0,
-    unseen: float = 0.0,
-    test_freedom: float = np.inf,
 ) -> float:
     """The share of simulated test sets of `n_units` units on which a true difference `delta` shows.
 
     Units are drawn from those of the pilot, each with what it does to the difference; `delta` takes the place
     of the observed difference. As in `compare`, each test set has its own standard error, to which is added
-    what was not seen (`unseen` on the pilot): units that are rare and matter much move both.
+    what was not seen: units that are rare and matter much move both.
     """
-    _check(delta, alpha, 0.5)
     effects = noise.effects
     drawn = max(round(n_units * len(effects) / noise.units), 2)  # blocks, where units are left out in blocks
-    counts = np.random.default_rng(seed).multinomial(
-        drawn, np.full(len(effects), 1 / len(effects)), n_resamples
-    )
+    shares = np.full(len(effects), 1 / len(effects))
+    counts = np.random.default_rng(seed).multinomial(drawn, shares, n_resamples)
     means = counts @ effects / drawn
     variance = (counts @ effects**2 / drawn - means**2) / (drawn - 1)
-    pilot = Pilot(noise.error, noise.units, noise.freedom, unseen, test_freedom)
     error = np.sqrt(np.maximum(variance, 1e-24))
     reach = pilot.reach_at(n_units, error * math.sqrt(n_units / noise.units), alpha)
     return float((np.abs(means + delta) > reach * error).mean())
@@ -240,7 +205,6 @@ class UnitNoise:
 
     @property
     def error(self) -> float:
-        """The standard error of the difference on the pilot."""
         return float(self.effects.std() / math.sqrt(len(self.effects)))
 
 
@@ -260,13 +224,10 @@ def power_from_predictions(
     """Units needed to see `delta`, from two models' stored predictions on the same samples.
 
     The normal formula gives the first guess; simulated test sets of growing size then decide, unless the
-    guess is more than ten times the present size; what the pilot does not know of its own noise comes on top.
-    Models that never differ leave no noise to learn from. `unseen` and `test_freedom` are what the test adds
-    to the present standard error, and the degrees of freedom that it allows (`pair_errors`).
+    guess is more than ten times the present size. `unseen` and `test_freedom` are what the test adds to the
+    present standard error, and the degrees of freedom that it allows (`pair_errors`).
     """
-    _check(delta, alpha, power)
-    ones = np.ones((1, design.n_samples), dtype=np.int32)
-    observed = float(_difference(first, second, ones)[0])
+    observed = float(_difference(first, second, np.ones((1, design.n_samples), dtype=np.int32))[0])
     if not math.isfinite(observed):
         raise ValueError("the metric has no value on these samples, so there is no difference to plan with")
     noise = UnitNoise.of(first, second, design)
@@ -281,17 +242,9 @@ def power_from_predictions(
     plan = planned_units(pilot, delta, alpha=alpha, power=power)
     guess = units_for_error(error, design.n_units, delta, alpha=alpha, power=power)
 
-    def power_at(n_units: int) -> float:
-        return simulated_power(
-            noise,
-            delta=delta,
-            n_units=n_units,
-            alpha=alpha,
-            n_resamples=n_resamples,
-            seed=seed,
-            unseen=unseen,
-            test_freedom=test_freedom,
-        )
+    power_at = partial(
+        simulated_power, noise, pilot, delta=delta, alpha=alpha, n_resamples=n_resamples, seed=seed
+    )
 
     simulate = guess <= SIMULATE_UP_TO * design.n_units
     at_pilot = _smallest_simulated(power_at, power, guess) if simulate else plan.at_pilot
@@ -301,7 +254,6 @@ def power_from_predictions(
     reach = pilot.reach_at(design.n_units, error, alpha) + t_quantile(pilot.freedom, 2 * power - 1)
     return PowerEstimate(
         units_needed=needed,
-        simulated=simulate,
         units_needed_normal=guess,
         units_at_pilot=at_pilot,
         assurance_at_pilot=plan.assurance_at_pilot,
@@ -328,10 +280,3 @@ def _smallest_simulated(power_at: Callable[[int], float], wanted: float, guess: 
 
 def _difference(first: Metric, second: Metric, counts: NDArray[np.int32]) -> Floats:
     return np.asarray(first(counts), dtype=np.float64) - np.asarray(second(counts), dtype=np.float64)
-
-
-def _check(delta: float, alpha: float, power: float) -> None:
-    if not delta > 0:
-        raise ValueError(f"delta must be positive, not {delta:g}")
-    if not (0 < alpha < 1 and 0 < power < 1):
-        raise ValueError(f"alpha ({alpha:g}) and power ({power:g}) must be between 0 and 1")

@@ -7,36 +7,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import ROUNDING, t_p_value, t_quantile, wilson_bounds
-
-Floats = NDArray[np.float64]
-
-# Many tests in one table: Holm's step-down correction.
+from histobench.statistics.jackknife import ROUNDING, Floats, t_p_value, t_quantile, wilson_bounds
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Adjusted p-values in the order given; NaN (no test) stays NaN and does not count as a test.
-
-    A difference holds when its adjusted p-value is at most alpha; the chance of any false claim in the
-    table is then at most alpha, however the tests depend on each other.
-
-    >>> holm([0.01, 0.04, 0.03]).tolist()
-    [0.03, 0.06, 0.06]
-    """
+    """Adjusted p-values in the order given; NaN (no test) stays NaN and does not count as a test."""
     raw = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full(raw.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(raw))
     order = tested[np.argsort(raw[tested], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(raw[order] * factors))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(raw[order] * np.arange(len(order), 0, -1)))
     return adjusted
-
-
-# Two models on many splits of one dataset: splits share images, so their differences are not independent.
 
 
 @dataclass(frozen=True)
@@ -53,13 +38,7 @@ def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: flo
     """Nadeau and Bengio's (2003) corrected resampled t test of values [J], one of each split.
 
     Training sets overlap, so the variance of the mean is (1/J + test size / training size) times that of the
-    values, not 1/J times; J - 1 degrees of freedom. It is about new data of the same kind: other training
-    and other test images. Where the splits do not differ there is no interval, and a p-value only for a mean
-    of 0.
-
-    >>> found = corrected_resampled_t([0.02, 0.04, 0.03, 0.05], test_to_train=0.25)
-    >>> round(found.mean, 3), round(found.p_value, 3)
-    (0.035, 0.031)
+    values, not 1/J times. Where the splits do not differ there is no interval.
     """
     each = np.asarray(values, dtype=np.float64)
     each = each[np.isfinite(each)]
@@ -74,8 +53,6 @@ def corrected_resampled_t(values: ArrayLike, *, test_to_train: float, level: flo
     return MeanOverSplits(mean, mean - reach, mean + reach, float(t_p_value(mean / error, freedom)))
 
 
-# Two models over several datasets: the Bayesian signed-rank test with a region of practical equivalence.
-
 #: The weight of the further observation of no difference.
 PRIOR = 0.5
 #: Weightings that are drawn; a probability of 0.95 is met within 0.004.
@@ -86,8 +63,7 @@ DRAWS = 10_000
 class SignedRank:
     """Chances that the first model is better, equivalent (within the region) and worse; each adds up to 1.
 
-    `better`, `equivalent`, `worse`: of datasets like these as a whole. `next_better`, `next_equivalent`,
-    `next_worse`: on one further dataset of the kind, which varies more.
+    Of datasets like these as a whole; `next_`: on one further dataset of the kind, which varies more.
     """
 
     datasets: int
@@ -99,24 +75,14 @@ class SignedRank:
     next_worse: float
 
     def reversed(self) -> SignedRank:
-        """The same seen from the second model."""
-        return SignedRank(
-            self.datasets,
-            self.worse,
-            self.equivalent,
-            self.better,
-            self.next_worse,
-            self.next_equivalent,
-            self.next_better,
-        )
+        whole = self.worse, self.equivalent, self.better
+        return SignedRank(self.datasets, *whole, self.next_worse, self.next_equivalent, self.next_better)
 
 
 def signed_ranks(
     scores: ArrayLike, *, rope: float = 0.01, lower_is_better: bool = False
 ) -> list[list[SignedRank | None]]:
     """Every model against every other on the datasets that both were run on; None on the diagonal."""
-    if not rope >= 0:
-        raise ValueError(f"the region of equivalence must not be negative, not {rope:g}")
     values = np.asarray(scores, dtype=np.float64) * (-1.0 if lower_is_better else 1.0)
     m = values.shape[1]
     found: list[list[SignedRank | None]] = [[None] * m for _ in range(m)]
@@ -135,7 +101,6 @@ def signed_ranks(
 
 
 def _chances(differences: Floats, rope: float) -> list[SignedRank]:
-    """For each column of differences [n, pairs]."""
     n, n_pairs = differences.shape
     rows = np.concatenate([np.zeros((1, n_pairs)), differences])
     i, j = np.triu_indices(n + 1)
@@ -173,9 +138,6 @@ def _products(n: int) -> Floats:
     return np.asarray(weights[:, i] * weights[:, j] * np.where(i == j, 1.0, 2.0))
 
 
-# How far two people or programs that label the same things agree beyond chance: Cohen's kappa.
-
-
 @dataclass(frozen=True)
 class Agreement:
     """`n` things with two labels each; `kappa` is None where chance alone would agree on all of them."""
@@ -189,14 +151,7 @@ class Agreement:
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level: float = 0.95) -> Agreement:
-    """Agreement of two lists of labels of the same things.
-
-    >>> found = cohen_kappa(["a", "a", "b", "b", "b"], ["a", "b", "b", "b", "b"])
-    >>> round(found.kappa, 3), round(found.interval.low, 2), round(found.interval.high, 2)
-    (0.545, -0.42, 1.0)
-    """
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} labels are compared with {len(second)}")
+    """Agreement of two lists of labels of the same things."""
     n = len(first)
     nothing = Interval(None, None, level, "kappa", 0, "no labels" if n == 0 else "only one label was used")
     if n == 0:
@@ -210,8 +165,13 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level:
     if chance >= 1 - 1e-12:
         return Agreement(n, observed, chance, None, None, nothing)
     kappa = (observed - chance) / (1 - chance)
-    error = _standard_error(table, rows, columns, kappa, chance, n)
-    normal = float(special.ndtri((1 + level) / 2))
+    same = (np.diag(table) * (1 - (rows + columns) * (1 - kappa)) ** 2).sum()
+    # Of row i and column j it is the column's share of i and the row's share of j that count.
+    crossed = table * (columns[:, None] + rows[None, :]) ** 2
+    other = (1 - kappa) ** 2 * (crossed.sum() - np.trace(crossed))
+    rest = (kappa - chance * (1 - kappa)) ** 2
+    error = float(np.sqrt(max(same + other - rest, 0.0) / n) / (1 - chance))
+    normal = float(scipy.special.ndtri((1 + level) / 2))
     reach = normal * error
     low, high = wilson_bounds(observed, n, normal)
     bounds = [(float(bound) - chance) / (1 - chance) for bound in (low, high)]
@@ -219,15 +179,3 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], *, level:
         max(min(kappa - reach, bounds[0]), -1.0), min(max(kappa + reach, bounds[1]), 1.0), level, "kappa", 0
     )
     return Agreement(n, observed, chance, kappa, error, interval)
-
-
-def _standard_error(
-    table: np.ndarray, rows: np.ndarray, columns: np.ndarray, kappa: float, chance: float, n: int
-) -> float:
-    agreeing = np.diag(table)
-    same = (agreeing * (1 - (rows + columns) * (1 - kappa)) ** 2).sum()
-    # Of row i and column j it is the column's share of i and the row's share of j that count.
-    crossed = table * (columns[:, None] + rows[None, :]) ** 2
-    other = (1 - kappa) ** 2 * (crossed.sum() - np.trace(crossed))
-    rest = (kappa - chance * (1 - kappa)) ** 2
-    return float(np.sqrt(max(same + other - rest, 0.0) / n) / (1 - chance))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text, write_text
+from histobench.core.files import write_text
 from histobench.core.redaction import environment_without_keys
 
 #: What names the folders of the cache; workers need the same.
@@ -25,7 +25,6 @@ KNOCK = 10.0
 
 
 def connect(address: str | None = None) -> None:
-    """Connect this process; one line where that is not possible. Workers import what this process imports."""
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -53,43 +52,24 @@ def connect(address: str | None = None) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, asked_to_end)  # Ray has set its own
     except Exception as error:  # Ray has no class of its own for a node that does not start in time
-        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         where = address or "this machine"
-        if _asks_for_token(error):
-            raise HistobenchError(
-                f"the Ray cluster at {where} asks for a token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
-                "where ~/.ray/auth_token is not the cluster's"
-            ) from error
         raise HistobenchError(f"no Ray cluster at {where}: {why}; `ray start --head` starts one") from error
-
-
-def _asks_for_token(error: BaseException | None) -> bool:
-    """Whether Ray was turned away: where an address is named it does not send a token by itself."""
-    # Newer versions have a class for it, the others only words.
-    named = type(error).__name__ == "AuthenticationError" or "AuthToken" in str(error)
-    return error is not None and (named or _asks_for_token(error.__cause__))
 
 
 def _that_answers(address: str | None) -> str | None:
     """The address to connect to. Ray itself waits for minutes before it says that no one is there."""
-    if address not in (None, "auto"):
-        if (error := _no_answer(str(address))) is not None:
-            raise HistobenchError(
-                f"no Ray cluster at {address}: {error}; `ray start --head` starts one, `ray_address` names it"
-            ) from error
-        return address
-    remembered = _remembered()
-    if (error := _no_answer(remembered)) is None:
+    place = _remembered() if address in (None, "auto") else str(address)
+    if (error := no_answer(place)) is None:
         return address
     if address is None:
         return "local"  # of a cluster that has died Ray still knows the address: a new one is begun
     raise HistobenchError(
-        f"no Ray cluster at {address}: {remembered}, which Ray remembers, does not answer ({error}); "
-        "`ray start --head` starts one, `ray_address` names it"
+        f"no Ray cluster at {place}: {error}; `ray start --head` starts one, `ray_address` names it"
     ) from error
 
 
-def _no_answer(address: str) -> OSError | OverflowError | None:
+def no_answer(address: str) -> OSError | OverflowError | None:
     """Why no one answers at `host:port`; None where someone does, or where it is no such address."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
@@ -102,32 +82,13 @@ def _no_answer(address: str) -> OSError | OverflowError | None:
         return error
 
 
-def head_address() -> str:
-    """Return the address of the head of the cluster that this process uses; a client of Ray has none."""
-    import ray
-
-    return str(getattr(ray.get_runtime_context(), "gcs_address", ""))
-
-
-def answers(address: str) -> bool:
-    """Return whether a server answers at this address."""
-    return _no_answer(address) is None
-
-
 def _remembered() -> str:
     """The cluster that `ray start` has begun on this machine; empty where there is none."""
     # Where Ray itself looks; batch systems often give a job a TMPDIR of its own.
-    place = os.environ.get("RAY_TMPDIR")
-    if place is None:
-        place = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
-    file = Path(place) / "ray" / "ray_current_cluster"
-    try:
-        return read_plain_text(file).strip()
-    except (OSError, ValueError):
-        return ""
+    usual = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
+    file = Path(os.environ.get("RAY_TMPDIR", usual)) / "ray" / "ray_current_cluster"
+    return file.read_text().strip() if file.is_file() else ""
 
-
-# Jobs of Slurm: options as users write them, arrays of tasks that are queued again, and what is queued.
 
 #: Most tasks of an array.
 MOST_TASKS = 1000
@@ -138,18 +99,8 @@ RESTARTS, TIME_LIMITS = 3, 50
 #: Our own option: how many tasks an array has, instead of an estimate.
 TASKS = "tasks"
 #: What is set by the engine itself.
-_OWN = {
-    "array",
-    "dependency",
-    "job-name",
-    "output",
-    "error",
-    "open-mode",
-    "requeue",
-    "signal",
-    "parsable",
-    "wrap",
-}
+_OWN = {"array", "dependency", "job-name", "output", "error", "open-mode", "requeue", "signal"}
+_OWN |= {"parsable", "wrap"}
 
 
 def read_options(text: str | None, flag: str) -> dict[str, str]:
@@ -170,7 +121,6 @@ def read_options(text: str | None, flag: str) -> dict[str, str]:
 
 
 def read_task_number(text: str | None) -> int:
-    """The value of our own option `tasks`; 0 where it is not given."""
     if text is None:
         return 0
     if not text.isdecimal() or not 1 <= int(text) <= MOST_TASKS:
@@ -184,23 +134,15 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def submit_array(
-    name: str,
-    command: Sequence[str],
-    *,
-    tasks: int,
-    options: Mapping[str, str],
-    run: Path,
-    after: str = "",
+    name: str, command: Sequence[str], *, tasks: int, options: Mapping[str, str], run: Path, after: str = ""
 ) -> str:
     """Queue an array whose tasks all run `histobench` with these arguments; return the number of the job.
 
-    The job has the name of the run, by which `queued_jobs` finds it even if this process is killed before
-    Slurm answers. It waits for the end of the job `after`. A task is signaled before its time limit, and one
-    that was killed is queued again. Slurm stores the environment of a submission: it gets none of the keys.
+    `queued_jobs` finds it by the name of the run. Slurm stores its environment, which has none of the keys.
     """
-    text = _script(command)
-    script, logs = run / "jobs" / f"{name}.sh", run / "logs"
-    write_text(script, text)  # for people: Slurm is given the text, which no one else can change
+    text, logs = _script(command), run / "logs"
+    # For people: Slurm is given the text, which no one else can change.
+    write_text(run / "jobs" / f"{name}.sh", text)
     flags = [
         "--parsable",
         f"--job-name={job_name(name, run)}",
@@ -216,18 +158,13 @@ def submit_array(
 
 
 def job_name(step: str, run: Path) -> str:
-    """Return the name of the job of a step in Slurm."""
     return f"histobench-{step}-{run.name}"
 
 
 def queued_jobs(names: Sequence[str], *, strict: bool = False) -> Counter[tuple[str, str]]:
-    """Ask Slurm once: (job name, job number) -> tasks that wait or run.
-
-    Empty where Slurm is not installed, or does not answer; if `strict`, no answer is an error.
-    """
-    command = ["squeue", "--noheader", "--array", "--name", ",".join(names), "--format=%j %F"]
+    """Ask Slurm once: (job name, job number) -> tasks; if `strict`, no answer is an error, else none."""
     try:
-        output = _slurm(command)
+        output = _slurm(["squeue", "--noheader", "--array", "--name", ",".join(names), "--format=%j %F"])
     except FileNotFoundError:
         return Counter()
     except HistobenchError as error:
@@ -245,9 +182,9 @@ def take_back(jobs: Sequence[str]) -> str:
         return ""
     try:
         _slurm(["scancel", *jobs])
+        return "; what was queued before it is canceled"
     except (HistobenchError, OSError):
         return f"; cancel the others: scancel {' '.join(jobs)}"
-    return "; what was queued before it is canceled"
 
 
 def _flags(options: Mapping[str, str]) -> list[str]:
@@ -255,7 +192,6 @@ def _flags(options: Mapping[str, str]) -> list[str]:
 
 
 def _script(command: Sequence[str]) -> str:
-    """A job that runs the command in the environment of the submission."""
     words = [sys.executable, "-m", "histobench.cli.main", *command]
     line = " ".join(word if word.startswith("$SLURM_") else shlex.quote(word) for word in words)
     kept = {name: os.environ[name] for name in FOLDERS if name in os.environ}
@@ -284,21 +220,15 @@ def _sbatch(arguments: Sequence[str], script: str = "") -> str:
     try:
         return _slurm(["sbatch", *arguments], script).strip()
     except FileNotFoundError:
-        raise HistobenchError(
-            "`engine` slurm needs sbatch, which is not here: run it on a login node"
-        ) from None
+        message = "`engine` slurm needs sbatch, which is not here: run it on a login node"
+        raise HistobenchError(message) from None
 
 
 def _slurm(command: Sequence[str], given: str = "") -> str:
     """What a command of Slurm prints; an error says why it did nothing."""
     try:
         done = subprocess.run(
-            command,
-            env=environment_without_keys(),
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=120,
+            command, env=environment_without_keys(), input=given, capture_output=True, text=True, timeout=120
         )
     except subprocess.TimeoutExpired as error:
         raise HistobenchError(f"Slurm does not answer: {error}") from error

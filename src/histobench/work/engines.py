@@ -1,8 +1,4 @@
-"""Who gets the units of a run done: what an engine is, a Ray cluster, Slurm.
-
-A worker, a node or the process that hands out units may be lost at any moment: whatever has no output is
-handed out again. Engines decide nothing that a result depends on.
-"""
+"""Who gets the units of a run done: what an engine is, a Ray cluster, Slurm."""
 
 from __future__ import annotations
 
@@ -18,17 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from histobench.core.claim import Claim
 from histobench.core.errors import HistobenchError
 from histobench.core.files import WORKER_PATIENCE, read_note, set_patience
 from histobench.core.progress import Progress, Silent
 from histobench.work import clusters
-from histobench.work.loop import Agenda
-from histobench.work.run_folder import HUNG, RunFolder, Unit
-
-
-def _nothing() -> None:
-    pass
+from histobench.work.loop import work_through
+from histobench.work.run_folder import RunFolder, Unit
 
 
 @dataclass(frozen=True)
@@ -37,8 +28,8 @@ class Display:
 
     progress: Progress = field(default_factory=Silent)
     say: Callable[[str], None] = lambda text: None
-    before_extraction: Callable[[], None] = _nothing
-    after_extraction: Callable[[], None] = _nothing
+    before_extraction: Callable[[], None] = lambda: None
+    after_extraction: Callable[[], None] = lambda: None
 
 
 class Engine(Protocol):
@@ -55,16 +46,15 @@ class Engine(Protocol):
         """Get every unit done; False where that goes on after this call, in jobs of their own."""
 
 
-# Ray: actors, one per GPU, which keeps what it has loaded, and one per core.
+# Ray: actors, one per GPU, which keeps what it has loaded, and one per core. Each is a worker as on Slurm: it
+# takes what is not done and not claimed.
 
 #: A unit whose worker died so often is taken for the cause.
 ATTEMPTS = 4
-#: Seconds between two looks at the cluster, and without any worker after which it is given up.
-PAUSE, SILENT_SECONDS = 0.2, 120.0
+#: Seconds between two looks at the run and the cluster, and without any worker after which it is given up.
+PAUSE, SILENT_SECONDS = 1.0, 120.0
 #: Seconds without an answer of the cluster's head after which it is given up.
 HEAD_SECONDS = 20.0
-#: Seconds between two looks at all outputs, and at what the cluster has.
-REFRESHED, COUNTED = 30.0, 1.0
 #: Seconds that idle workers have to tidy up in, all of them together.
 CLOSING_SECONDS = 30.0
 
@@ -79,52 +69,26 @@ class RayWorker:
         self._folder = run(Path(path), digest)
         self._worker = self._folder.open_worker(Silent(), lambda _: None)
 
-    def is_there(self, environment: Mapping[str, str]) -> bool:
-        """An answer says that the cluster has had room for it.
-
-        Keys come this way: what an actor is made with may be kept by the cluster, on disk too.
-        """
+    def start(self, environment: Mapping[str, str]) -> tuple[str, int]:
+        """Return host and process; keys come this way, for the cluster may store how an actor was made."""
         os.environ.update(environment)
-        return True
+        return socket.gethostname(), os.getpid()
 
-    def perform(self, lines: list[str]) -> str:
-        """Do the units of one batch; their outputs are in the folder. Gives the host."""
-        with contextlib.ExitStack() as stack:
-            mine = []
-            for unit in map(Unit.from_line, lines):
-                claim = self._claimed(unit)
-                if claim is not None:
-                    stack.callback(claim.release)
-                if claim is not None or self._folder.patience is None:  # else it would be paid for twice
-                    mine.append(unit)
-            self._worker.perform([unit for unit in mine if self._folder.output(unit.id) is None])
-        return socket.gethostname()
-
-    def _claimed(self, unit: Unit) -> Claim | None:
-        """The claim on a unit; where units cost money, that of a worker that may be dead is waited for."""
-        end = time.monotonic() + (self._folder.patience or 0.0)
-        while (claim := self._folder.claim(unit)) is None and time.monotonic() < end:
-            time.sleep(PAUSE)
-        return claim
+    def work(self, kinds: Collection[str]) -> None:
+        """Do units of these kinds, as long as some are to be done or others are at work."""
+        work_through(self._folder, self._worker, kinds=kinds)
 
     def close(self) -> None:
-        """Let go of the device."""
         self._worker.close()
 
 
 @dataclass
 class _Slot:
-    """A place for an actor: on a GPU, or on a core."""
-
     kinds: Collection[str]
     resources: Mapping[str, float]
     actor: Any = None
-    is_open: bool = False  # the actor has answered
     task: Any = None
-    batch: list[Unit] = field(default_factory=list)
-    like: tuple[str, ...] = ()
-    began: float = 0.0
-    limit: float = HUNG
+    process: tuple[str, int] | None = None  # of the actor, once it has started
 
 
 class RayEngine:
@@ -138,16 +102,15 @@ class RayEngine:
         self._environment = dict(environment or {})
 
     def check(self) -> None:
-        """Connect; one line where that is not possible."""
         clusters.connect(self._address)
 
     def run(self, folder: RunFolder, display: Display) -> bool:
-        """Hand out units until all have an output."""
         import ray
 
         set_patience(WORKER_PATIENCE)
         ended = threading.Event()
-        threading.Thread(target=_watch_head, args=(clusters.head_address(), ended), daemon=True).start()
+        head = str(getattr(ray.get_runtime_context(), "gcs_address", ""))  # a client of Ray has none
+        threading.Thread(target=_watch_head, args=(head, ended), daemon=True).start()
         try:
             _Driver(folder, display, self._environment).run()
         finally:
@@ -163,7 +126,7 @@ def _watch_head(address: str, ended: threading.Event) -> None:
     """End this process in words when the head is gone: calls of Ray would block, and end it without any."""
     heard = time.monotonic()
     while not ended.wait(2.0):
-        if clusters.answers(address):
+        if clusters.no_answer(address) is None:
             heard = time.monotonic()
         elif time.monotonic() - heard > HEAD_SECONDS:
             os.write(
@@ -176,37 +139,34 @@ def _watch_head(address: str, ended: threading.Event) -> None:
 
 class _Driver:
     def __init__(self, folder: RunFolder, display: Display, environment: Mapping[str, str]) -> None:
-        self._folder = folder
-        self._display = display
-        self._environment = environment
-        self._agenda = Agenda(folder)
-        self._refreshed = self._counted = time.monotonic()
+        self._folder, self._display, self._environment = folder, display, environment
         self._slots: list[_Slot] = []
         self._lost: Counter[str] = Counter()
-        self._not_started = 0
+        self._errors = self._left = 0
         self._alive = time.monotonic()
 
     def run(self) -> None:
-        agenda = self._agenda
+        folder = self._folder
         try:
-            self._reconcile()
             while True:
-                now = time.monotonic()
-                if agenda.is_stale or now - self._refreshed > REFRESHED:  # another driver may be at work
-                    agenda.refresh()
-                    self._refreshed = time.monotonic()
-                if not agenda.left:
+                folder.refresh(read=False)
+                every = [unit for unit in folder.units() if unit.kind in folder.kinds]
+                left = {unit.id: unit for unit in every if folder.state(unit.id) is None}
+                if not left:
                     return
-                self._display.say(f"{agenda.known - agenda.left} of {agenda.known} units done")
-                if now - self._counted > COUNTED:
-                    self._reconcile()
-                    self._counted = now
-                self._hand_out()
-                self._wait()
+                if len(left) != self._left:
+                    self._left, self._errors = len(left), 0
+                self._display.say(f"{len(every) - len(left)} of {len(every)} units done")
+                self._reconcile(len(left))
+                kinds = {unit.kind for unit in left.values()}
+                for slot in self._slots:
+                    if slot.task is None and not kinds.isdisjoint(slot.kinds):
+                        self._start(slot)
+                self._wait(left)
         finally:
             self._end(self._slots)
 
-    def _reconcile(self) -> None:
+    def _reconcile(self, left: int) -> None:
         """As many slots as the cluster has room for now: nodes come and go."""
         import ray
 
@@ -217,10 +177,8 @@ class _Driver:
         wanted = [_Slot(run.on_device, {"num_gpus": 1, "num_cpus": 1}) for _ in range(gpus)]
         # With GPUs the cores do the rest meanwhile; without, they do everything.
         kinds = tuple(kind for kind in run.kinds if kind not in run.on_device) if gpus else run.kinds
-        useful = min(cores - gpus, max(1, self._agenda.left))  # more would start for nothing
-        wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(useful)]
-        for slot in wanted[len(self._slots) :]:
-            self._slots.append(slot)
+        wanted += [_Slot(kinds, {"num_gpus": 0, "num_cpus": 1}) for _ in range(min(cores - gpus, left))]
+        self._slots += wanted[len(self._slots) :]
         while len(self._slots) > len(wanted) and self._slots[-1].task is None:
             self._end([self._slots.pop()])
         if wanted:
@@ -228,97 +186,75 @@ class _Driver:
         elif time.monotonic() - self._alive > SILENT_SECONDS:
             raise HistobenchError("the Ray cluster has no nodes left; what was finished is kept, run again")
 
-    def _hand_out(self) -> None:
-        barren: set[Collection[str]] = set()  # kinds of which nothing can be done just now
-        for slot in self._slots:
-            if slot.task is not None or slot.kinds in barren:
-                continue
-            batch = next(self._agenda.ready(slot.kinds, like=slot.like), [])
-            if not batch:
-                barren.add(slot.kinds)
-                continue
-            if slot.actor is None:
-                self._open(slot)
-                continue
-            share = -(-len(batch) // len(self._slots))
-            batch = batch[: self._folder.at_once.get(batch[0].kind, share)]
-            self._agenda.take(batch)
-            self._start(slot, batch)
-
-    def _open(self, slot: _Slot) -> None:
-        """Ask for an actor. It has no units before it answers: of two drivers that wait for room with units
-        in their hands, neither would ever make any.
-        """
+    def _start(self, slot: _Slot) -> None:
         import ray
 
-        actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
+        if slot.actor is not None:
+            slot.task = slot.actor.work.remote(slot.kinds)
+            return
         run = self._folder
+        actor = ray.remote(RayWorker).options(**slot.resources, max_restarts=0, max_task_retries=0)
         slot.actor = actor.remote(type(run), str(run.path.absolute()), run.digest, os.getcwd())
-        slot.task, slot.batch = slot.actor.is_there.remote(self._environment), []
+        slot.task = slot.actor.start.remote(self._environment)
 
-    def _start(self, slot: _Slot, batch: list[Unit]) -> None:
-        slot.batch, slot.like, slot.began = batch, self._folder.batch_of(batch[0]), time.monotonic()
-        slot.limit = max(HUNG, 10 * sum(unit.seconds or 0.0 for unit in batch))
-        slot.task = slot.actor.perform.remote([unit.as_line() for unit in batch])
-
-    def _wait(self) -> None:
+    def _wait(self, left: Mapping[str, Unit]) -> None:
         import ray
 
         tasks = {slot.task: slot for slot in self._slots if slot.task is not None}
-        if not tasks:
-            time.sleep(PAUSE)
-            return
-        ready, _ = ray.wait(list(tasks), num_returns=1, timeout=1.0)
         for slot in tasks.values():
-            if self._folder.patience is None and slot.batch and time.monotonic() - slot.began > slot.limit:
-                ray.kill(slot.actor)  # it hangs: `ray.wait` sees the loss, and the units go to another
+            if self._folder.patience is None and self._claims(slot, stale=True):
+                ray.kill(slot.actor)  # it hangs: `ray.wait` sees the loss, and another takes the units
+        time.sleep(PAUSE)
+        ready, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=0) if tasks else ([], [])
         for task in ready:
             slot = tasks[task]
             try:
-                ray.get(task)
-                slot.is_open, self._not_started = True, 0
+                slot.process, slot.task = ray.get(task) or slot.process, None  # `work` gives nothing
             except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
-                if not slot.is_open:
-                    self._note_no_start(error)
+                if slot.process is None:
+                    self._note_error(_why_not_started(error))
+                for name in filter(left.__contains__, self._claims(slot)):
+                    self._lost[name] += 1
+                    if self._lost[name] >= ATTEMPTS:
+                        self._folder.fail(left[name], f"its worker died {ATTEMPTS} times (out of memory?)")
                 self._end([slot])
-                self._note_loss(slot, f"its worker died {ATTEMPTS} times (out of memory?)")
             except ray.exceptions.RayTaskError as error:
                 cause = getattr(error, "cause", None) or error
-                self._note_loss(slot, f"unexpected {type(cause).__name__}: {cause}")
-            self._agenda.note(slot.batch)
-            slot.task, slot.batch = None, []
+                self._note_error(f"unexpected {type(cause).__name__}: {cause}")
+                slot.task = None
 
-    def _note_loss(self, slot: _Slot, reason: str) -> None:
-        """Units without an output are handed out again, though not for ever."""
-        for unit in slot.batch:
-            if self._folder.output(unit.id) is None:
-                self._lost[unit.id] += 1
-                if self._lost[unit.id] >= ATTEMPTS:
-                    self._folder.fail(unit, reason)
+    def _claims(self, slot: _Slot, *, stale: bool = False) -> list[str]:
+        """The units that the process of a slot has claimed; with `stale` those it does not renew any more."""
+        found = []
+        for name in self._folder.claimed() if slot.process is not None else ():
+            holder = self._folder.holder(name, even_stale=True) or {}
+            if (holder.get("host"), holder.get("pid")) == slot.process and not (stale and "age" in holder):
+                found.append(name)
+        return found
 
-    def _note_no_start(self, error: Exception) -> None:
-        self._not_started += 1
-        if self._not_started > ATTEMPTS * len(self._slots):
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            if "low on memory" in lines[0]:
-                raise HistobenchError(f"a node of the Ray cluster has no memory left: {lines[0]}")
-            raise HistobenchError(
-                "workers do not start on the Ray cluster (is the same environment on every node?): "
-                f"{lines[-1]}"
-            )
+    def _note_error(self, text: str) -> None:
+        self._errors += 1
+        if self._errors > ATTEMPTS * len(self._slots):
+            raise HistobenchError(text)
 
     def _end(self, slots: Sequence[_Slot]) -> None:
         """Let go of the actors; those that are idle tidy up before, all at the same time."""
         import ray
 
-        idle = [slot for slot in slots if slot.actor is not None and slot.is_open and slot.task is None]
-        closing = [slot.actor.close.remote() for slot in idle]
+        closing = [slot.actor.close.remote() for slot in slots if slot.process and slot.task is None]
         if closing:  # one that is gone by itself, or does not come to an end, keeps no one
             ray.wait(closing, num_returns=len(closing), timeout=CLOSING_SECONDS)
         for slot in slots:
             if slot.actor is not None:
                 ray.kill(slot.actor)
-            slot.actor, slot.is_open, slot.like = None, False, ()
+            slot.actor = slot.task = slot.process = None
+
+
+def _why_not_started(error: Exception) -> str:
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    if "low on memory" in lines[0]:
+        return f"a node of the Ray cluster has no memory left: {lines[0]}"
+    return f"workers do not start on the Ray cluster (is the same environment on every node?): {lines[-1]}"
 
 
 # Slurm: arrays of jobs. Every task of an array runs the same loop over the same folder and takes what is not
@@ -334,11 +270,7 @@ _DEVICES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 
 
 class SlurmEngine:
-    """Submits jobs with `sbatch` and returns; `options` are those of jobs that need the device.
-
-    `cpu_options` are added to them, without the device, for other jobs; where there are none, leave them out.
-    `environment` are variables that workers get from a file that only its owner can read.
-    """
+    """Submits jobs with `sbatch` and returns; `cpu_options` are added for jobs without a device."""
 
     name = "slurm"
 
@@ -364,7 +296,6 @@ class SlurmEngine:
             clusters.check_options(options)
 
     def run(self, folder: RunFolder, display: Display) -> bool:
-        """Submit the jobs; they go on without this process."""
         (folder.path / "logs").mkdir(parents=True, exist_ok=True)
         if self._environment:
             with open(os.open(folder.path / KEYS, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
@@ -391,22 +322,17 @@ class SlurmEngine:
 
 
 def take_keys(folder: RunFolder) -> None:
-    """Add the variables that the submission left for its workers to the environment."""
     os.environ.update(read_note(folder.path / KEYS) or {})
 
 
 def remove_keys(folder: RunFolder) -> None:
-    """Remove them; nothing happens where there are none."""
     with contextlib.suppress(OSError):
         (folder.path / KEYS).unlink()
 
 
 def queued(folder: RunFolder) -> dict[str, int]:
-    """Return the steps of a run that are queued or running, with their tasks."""
-    if folder.engine != "slurm":
-        return {}
-    names = {clusters.job_name(step, folder.path): step for step in STEPS}
+    names = {clusters.job_name(step, folder.path): step for step in STEPS} if folder.engine == "slurm" else {}
     found: Counter[str] = Counter()
-    for (name, _), tasks in clusters.queued_jobs(list(names)).items():
+    for (name, _), tasks in clusters.queued_jobs(list(names)).items() if names else ():
         found[names[name]] += tasks
     return dict(found)

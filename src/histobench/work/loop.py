@@ -12,8 +12,6 @@ from typing import TypeVar
 from histobench.core.files import patience
 from histobench.work.run_folder import RunFolder, Unit, Worker
 
-# What is left of a run's units and what of it can be done now, kept up to date unit by unit.
-
 Batch = tuple[str, ...]
 T = TypeVar("T")
 
@@ -24,7 +22,6 @@ class Agenda:
     def __init__(self, folder: RunFolder, kinds: Collection[str] | None = None, *, read: bool = True) -> None:
         self._folder = folder
         self._kinds = folder.kinds if kinds is None else kinds
-        self._taken: dict[str, Unit] = {}
         self.refresh(read=read)
 
     def refresh(self, *, read: bool = False) -> None:
@@ -35,23 +32,14 @@ class Agenda:
         self._open = Counter(unit.needs[0] for unit in left if unit.kind in self._folder.found)
         mine = [unit for unit in left if unit.kind in self._kinds]
         self.known = sum(unit.kind in self._kinds for unit in every)
-        self._left = {unit.id for unit in mine}
+        self.left = {unit.id for unit in mine}
         self._batches: dict[Batch, dict[str, Unit]] = {}
         for unit in mine:
-            if unit.id not in self._taken:
-                self._batches.setdefault(self._folder.batch_of(unit), {})[unit.id] = unit
+            self._batches.setdefault(self._folder.batch_of(unit), {})[unit.id] = unit
         self.is_stale = False
 
-    @property
-    def left(self) -> int:
-        """How many units have no output, those in someone's hands included."""
-        return len(self._left)
-
     def ready(self, kinds: Collection[str], *, like: Batch = (), start: float = 0.0) -> Iterator[list[Unit]]:
-        """Yield the units that can be done together, batch by batch; those of the batch `like` come first.
-
-        The order begins at `start`, a share of all from 0 to 1.
-        """
+        """Yield units that can be done together: the batch `like` first, others from a share `start` on."""
         keys = [like] if like in self._batches else []
         for key in (*keys, *_rotated(list(self._batches), start)):
             units = self._batches[key]
@@ -59,23 +47,14 @@ class Agenda:
             if first is not None and first.kind in kinds and self._is_ready(first):
                 yield _rotated(list(units.values()), start)
 
-    def take(self, units: Sequence[Unit]) -> None:
-        """Units are in someone's hands, until they are noted."""
-        for unit in units:
-            self._taken[unit.id] = unit
-            self._batches[self._folder.batch_of(unit)].pop(unit.id, None)
-
     def note(self, units: Iterable[Unit]) -> None:
-        """Look at the outputs of these; what has none is to be done again."""
+        """Look at the outputs of these; what has none is still to be done."""
         for unit in units:
-            self._taken.pop(unit.id, None)
-            batch = self._batches.setdefault(self._folder.batch_of(unit), {})
             if self._folder.output(unit.id) is None:
-                batch[unit.id] = unit
                 continue
-            batch.pop(unit.id, None)
-            if unit.id in self._left:  # else it was seen in the meantime
-                self._left.remove(unit.id)
+            self._batches[self._folder.batch_of(unit)].pop(unit.id, None)
+            if unit.id in self.left:  # else it was seen in the meantime
+                self.left.remove(unit.id)
                 if unit.kind in self._folder.found:
                     self._open[unit.needs[0]] -= 1
                 self.is_stale |= unit.kind in self._folder.finding
@@ -110,11 +89,7 @@ def work_through(
     before: Hook = lambda units: None,
     after: Hook = lambda units: None,
 ) -> None:
-    """Do every unit of these kinds that is not done, until all have an output.
-
-    Unless it is `alone`, a worker claims what it does, which spares work; claims of the dead are taken over.
-    The two hooks are called for every batch.
-    """
+    """Do every unit of these kinds until all have an output; claim each, unless the worker is `alone`."""
     kinds = folder.kinds if kinds is None else kinds
     agenda = Agenda(folder, kinds, read=alone)
     alone_since, began, has_worked, pause = time.monotonic(), time.monotonic(), False, PAUSE
@@ -152,13 +127,9 @@ def work_through(
 def _claimed(
     folder: RunFolder, agenda: Agenda, kinds: Collection[str], like: Batch, stack: ExitStack
 ) -> list[Unit]:
-    """Claim units of one batch; stale claims are tried last.
-
-    Every worker begins elsewhere, so that they do not all want the same unit.
-    """
+    """Claim units of one batch, stale claims last; every worker begins elsewhere."""
     held = folder.claimed()
-    attempts: list[set[str]] = [held, set()] if held else [set()]
-    for skipped in attempts:
+    for skipped in [held, set()] if held else [set()]:
         for batch in agenda.ready(kinds, like=like, start=random.random()):
             mine: list[Unit] = []
             done: list[Unit] = []

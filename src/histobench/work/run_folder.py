@@ -1,7 +1,6 @@
 """Units of work and the folder of one run that holds them, for every track.
 
-Whether a unit is done is seen from its output alone: it is there and what it names is there. So any number of
-workers may read and write here at the same time, on any machine, and each may be killed at any moment.
+A unit is done when its output and all that it names are there: any number of workers may share a run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -37,8 +36,6 @@ from histobench.core.plain_data import parse_json
 from histobench.core.progress import Progress
 
 log = logging.getLogger(__name__)
-
-# A unit of work: what is to be done, what it needs, and a name that says nothing else would be the same.
 
 #: What `Unit.id` looks like.
 _NAME = re.compile("[a-z]+-[0-9a-f]{20}")
@@ -62,7 +59,6 @@ class Unit:
 
     @cached_property
     def id(self) -> str:
-        """The name of its output."""
         known = _ENCODE([self.kind, self.dataset, self.encoder, self.spec])
         return f"{self.kind}-{hashlib.sha256(known.encode()).hexdigest()[:20]}"
 
@@ -72,29 +68,16 @@ class Unit:
 
     @classmethod
     def from_line(cls, line: str) -> Unit:
-        """What `as_line` gave."""
         values = parse_json(line)
-        if not isinstance(values, dict):
-            raise TypeError(f"a unit is an object, not {type(values).__name__}")
-        name = values.pop("id", None)
-        values["needs"] = tuple(values["needs"])
-        unit = cls(**values)
-        texts = (unit.kind, unit.dataset, unit.encoder, *unit.needs)
-        if not all(isinstance(text, str) for text in texts) or not isinstance(unit.spec, dict):
-            raise TypeError("a unit has a kind, a dataset, an encoder and a spec")
-        if name is not None:  # it becomes the name of a file
-            if not isinstance(name, str) or not _NAME.fullmatch(name) or kind_of(name) != unit.kind:
-                raise ValueError(f"{name!r} is not the name of a unit")
-            unit.__dict__["id"] = name  # where `cached_property` keeps it
+        name = values.pop("id")
+        unit = cls(**{**values, "needs": tuple(values["needs"])})
+        if not _NAME.fullmatch(name) or kind_of(name) != unit.kind:  # it becomes the name of a file
+            raise ValueError(f"{name!r} is not the name of a unit")
+        unit.__dict__["id"] = name  # where `cached_property` keeps it
         return unit
 
 
 def kind_of(name: str) -> str:
-    """The kind of the unit with this name.
-
-    >>> kind_of("prepare-0a1b2c")
-    'prepare'
-    """
     return name.partition("-")[0]
 
 
@@ -111,8 +94,6 @@ DRIVER = "driver.json"
 #: Seconds after which the claim on a unit that costs no money is not renewed any more (or ten times the
 #: estimate): units take minutes, so its worker hangs, and another may do the same.
 HUNG = 3600.0
-#: Files of one folder that are looked for one by one before the folder is listed.
-ONE_BY_ONE = 16
 
 
 class Worker(Protocol):
@@ -137,10 +118,7 @@ class JobArray(NamedTuple):
 
 
 class RunFolder:
-    """`RESULTS/work/runs/NAME`; `digest` is that of the only list of units that is accepted.
-
-    A track derives its own kind of run from it, which says what units there are and who does them.
-    """
+    """`RESULTS/work/runs/NAME`; `digest` is that of the only list of units that is accepted."""
 
     #: As `histobench worker` calls the track.
     track: ClassVar[str]
@@ -172,13 +150,11 @@ class RunFolder:
         return (unit.id,)
 
     def title(self, unit: Unit) -> str:
-        """What messages call a unit."""
         return " x ".join(part for part in (unit.dataset, unit.encoder) if part)
 
     def __init__(self, path: Path, digest: str = "") -> None:
         self.path = path
         self.digest = digest
-        self._outputs = str(path / "outputs")
         self._units: list[Unit] | None = None
         self._named: dict[str, Unit] | None = None
         self._found: dict[str, list[Unit]] = {}
@@ -188,23 +164,14 @@ class RunFolder:
     @classmethod
     def create(cls, results: Path, plan: Mapping[str, Any], units: Sequence[Unit]) -> Self:
         """A new run; `plan` is plain values, `units` all that is known at its beginning."""
-        # To the microsecond, so that names of two runs of one second are in the order of their beginning; and
-        # after the one before, whatever the clock says.
-        began = datetime.now(UTC)
-        before = cls.latest(results)
-        if before is not None:
-            with contextlib.suppress(ValueError):
-                last = datetime.strptime(before.path.name.rpartition("-")[0], STAMP).replace(tzinfo=UTC)
-                began = max(began, last + timedelta(microseconds=1))
-        name = f"{began:{STAMP}}-{uuid.uuid4().hex[:6]}"
-        folder = cls(results / cls.runs / name)
+        # To the microsecond, so that the names of two runs are in the order of their beginning.
+        folder = cls(results / cls.runs / (f"{datetime.now(UTC):{STAMP}}-{uuid.uuid4().hex[:6]}"))
         write_json(folder.path / PLAN, dict(plan))
         folder.digest = write_lines(folder.path / UNITS, units)
         return folder
 
     @classmethod
     def latest(cls, results: Path) -> Self | None:
-        """The run that was begun last in a results folder."""
         return next(cls.every(results), None)
 
     @classmethod
@@ -214,19 +181,12 @@ class RunFolder:
         found = (place / name for name in reversed(names_in(place)))
         yield from (cls(path) for path in found if (path / UNITS).is_file())
 
-    def part(self, name: str) -> Path:
-        """A folder of the run; one that is a link would lead what is written to another place."""
-        if (path := self.path / name).is_symlink():
-            raise HistobenchError(f"{path} is a link to another folder; remove it, and run again")
-        return path
-
     @property
     def results(self) -> Path:
         return self.path.parents[2]
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was asked for, as plain values."""
         return read_note(self.path / PLAN) or {}
 
     @property
@@ -237,53 +197,41 @@ class RunFolder:
         return ""
 
     def units(self) -> list[Unit]:
-        """Every unit that is known by now, in the order in which one worker would do them."""
         if self._units is None:
             self._units, self.digest = read_lines(self.path / UNITS, self.digest)
-        every: list[Unit] = []
-        for unit in self._units:
-            every.append(unit)
-            if unit.kind in self.finding:
-                every += self.found_by(unit.id)
-        return every
+        return [
+            each
+            for unit in self._units
+            for each in (unit, *(self.found_by(unit.id) if unit.kind in self.finding else ()))
+        ]
 
     def unit(self, name: str) -> Unit:
-        """A unit that was known when the run was begun."""
         if self._named is None:
             self.units()
             self._named = {unit.id: unit for unit in self._units or ()}
-        if name not in self._named:
-            raise HistobenchError(f"{self.path / UNITS} has no unit {name}; start a new run")
         return self._named[name]
 
     def found_by(self, unit: str) -> list[Unit]:
         """The units that another one has found; none before it is done."""
-        if unit not in self._found:
-            if not (self.path / FOUND / f"{unit}.jsonl").is_file():
-                return []
-            self._found[unit], _ = read_lines(self.path / FOUND / f"{unit}.jsonl")
-        return self._found[unit]
+        listed = self.path / FOUND / f"{unit}.jsonl"
+        if unit not in self._found and listed.is_file():
+            self._found[unit] = read_lines(listed)[0]
+        return self._found.get(unit, [])
 
     def refresh(self, *, read: bool = True) -> None:
-        """Take note of outputs that others have written.
-
-        Without `read` the name of an output is enough, unless the unit finds others: each of many workers
-        would read all outputs.
-        """
-        is_there = _Listings().has
+        """Take note of outputs that others have written; of most the names alone, without `read`."""
         self._listed.clear()
         with collector_paused():
-            for name in names_in(self.part("outputs"), ".json"):
+            for name in names_in(self.path / "outputs", ".json"):
                 unit = name.removesuffix(".json")
                 if unit in self._finished or name.startswith("."):
                     continue
                 if read or kind_of(unit) in self.finding:
-                    self._look(unit, is_there)
+                    self._look(unit)
                 else:
                     self._listed.add(unit)
 
     def output(self, unit: str) -> dict[str, Any] | None:
-        """What a unit gave, with its `state`; None while it is still to be done."""
         return self._finished.get(unit) or self._look(unit)
 
     def state(self, unit: str) -> str | None:
@@ -292,21 +240,19 @@ class RunFolder:
 
     def finish(self, unit: Unit, *, files: Iterable[Path] = (), **found: Any) -> None:
         """Note that a unit is done; the first of two workers that did the same is believed."""
-        self._note(unit, {"state": DONE, "unit": unit.id, "files": [str(path) for path in files], **found})
+        self._note(unit, {"state": DONE, "files": [str(path) for path in files], **found})
 
     def fail(self, unit: Unit, reason: str, *, state: str = FAILED, job: str = "") -> None:
         """Note that a unit cannot be done, and why; `job` is what messages call it."""
-        note = {"state": state, "unit": unit.id, "job": job or self.title(unit), "reason": reason}
-        self._note(unit, note)
+        self._note(unit, {"state": state, "job": job or self.title(unit), "reason": reason})
 
-    def _note(self, unit: Unit, note: Mapping[str, Any]) -> None:
-        path = self._path(unit.id)
+    def _note(self, unit: Unit, about: Mapping[str, Any]) -> None:
+        path, note = self._path(unit.id), {"unit": unit.id, **about}
         if not create_json(path, note) and self._look(unit.id) is None:
             write_json(path, note)  # in place of an output that no longer holds
         self._look(unit.id)
 
     def forget(self, units: Iterable[str]) -> None:
-        """Let units be done again."""
         for unit in units:
             self._path(unit).unlink(missing_ok=True)
             self._finished.pop(unit, None)
@@ -318,24 +264,20 @@ class RunFolder:
         """Claim a unit; return None while another worker has it. See `HUNG`."""
         limit = max(HUNG, 10 * (unit.seconds or 0.0)) if self.patience is None else None
         return try_claim(
-            self.part("claims") / f"{unit.id}.json", limit=limit, unit=unit.id, began=time.time()
+            self.path / "claims" / f"{unit.id}.json", limit=limit, unit=unit.id, began=time.time()
         )
 
     def claimed(self) -> set[str]:
-        """Return the units with a claim, stale or not."""
-        return {claimed_name(name) for name in names_in(self.part("claims"), ".json")}
+        return {claimed_name(name) for name in names_in(self.path / "claims", ".json")}
 
     def holder(self, unit: str, *, even_stale: bool = False) -> dict[str, Any] | None:
-        """Return who holds the claim on a unit, see `holder_of`."""
-        return holder_of(self.part("claims") / f"{unit}.json", even_stale=even_stale)
+        return holder_of(self.path / "claims" / f"{unit}.json", even_stale=even_stale)
 
     def holders(self) -> Iterator[dict[str, Any]]:
-        """Yield the holders of claims that are not stale."""
         yield from filter(None, map(self.holder, self.claimed()))
 
     @property
     def driver(self) -> dict[str, Any] | None:
-        """The process that began the run, while it is there."""
         return holder_of(self.path / DRIVER)
 
     @contextlib.contextmanager
@@ -354,14 +296,14 @@ class RunFolder:
         return ["worker", self.track, str(self.path.absolute()), "--digest", self.digest]
 
     def _path(self, unit: str) -> Path:
-        return self.part("outputs") / f"{unit}.json"
+        return self.path / "outputs" / f"{unit}.json"
 
-    def _look(self, unit: str, is_there: Callable[[str], bool] = os.path.exists) -> dict[str, Any] | None:
+    def _look(self, unit: str) -> dict[str, Any] | None:
         """Read an output, and believe it if all that it names is there."""
-        note = read_note(f"{self._outputs}/{unit}.json")
+        note = read_note(self._path(unit))
         if note is None or note.get("unit") != unit or note.get("state") not in (DONE, FAILED, BLOCKED):
             return None
-        if not all(map(is_there, note.get("files", []))):
+        if not all(map(os.path.exists, note.get("files", []))):
             return None
         self._finished[unit] = note
         return note
@@ -372,37 +314,11 @@ def holders_of(run: RunFolder) -> list[dict[str, Any]]:
     try:
         return [*filter(None, [run.driver]), *run.holders()]
     except (HistobenchError, OSError) as error:
-        log.warning("%s is damaged and left alone: %s", run.path, error)
+        log.warning("%s is damaged and was skipped: %s", run.path, error)
         return []
 
 
-class _Listings:
-    """Whether files are there, by one listing of each folder that many of them are in.
-
-    A listing may lag behind, so that what it lacks is looked for by its name.
-    """
-
-    def __init__(self) -> None:
-        self._asked: dict[str, int] = {}
-        self._names: dict[str, frozenset[str]] = {}
-
-    def has(self, path: str) -> bool:
-        folder, _, name = path.rpartition(os.sep)
-        names = self._names.get(folder)
-        if names is None:
-            self._asked[folder] = asked = self._asked.get(folder, 0) + 1
-            if asked <= ONE_BY_ONE:
-                return os.path.exists(path)
-            try:
-                names = frozenset(os.listdir(folder))
-            except OSError:  # then one by one
-                names = frozenset()
-            self._names[folder] = names
-        return name in names or os.path.exists(path)
-
-
 def write_lines(path: Path, units: Sequence[Unit]) -> str:
-    """Write units, one per line; gives the digest of the file."""
     text = "".join(f"{unit.as_line()}\n" for unit in units)
     write_text(path, text)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,7 +15,6 @@ from histobench.statistics.many_models import (
     cliques,
     complete_block,
     friedman,
-    mean_ranks,
     nemenyi_critical_difference,
     nemenyi_p_values,
     ranks,
@@ -24,12 +23,8 @@ from histobench.statistics.many_models import (
 
 #: Critical values q of the two-tailed Nemenyi test as printed by Demšar (2006), table 5(a).
 DEMSAR = {
-    0.05: dict(
-        zip(range(2, 11), [1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164], strict=True)
-    ),
-    0.10: dict(
-        zip(range(2, 11), [1.645, 2.052, 2.291, 2.459, 2.589, 2.693, 2.780, 2.855, 2.920], strict=True)
-    ),
+    0.05: (1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164),
+    0.10: (1.645, 2.052, 2.291, 2.459, 2.589, 2.693, 2.780, 2.855, 2.920),
 }
 
 
@@ -37,7 +32,6 @@ def test_the_best_has_rank_one_whichever_way_is_better() -> None:
     scores = [[0.9, 0.7, 0.8], [0.6, 0.5, 0.7]]
     assert ranks(scores).tolist() == [[1, 3, 2], [2, 3, 1]]
     assert ranks(scores, higher_is_better=False).tolist() == [[3, 1, 2], [2, 1, 3]]
-    assert mean_ranks(scores).tolist() == [1.5, 3, 1.5]
 
 
 @given(st.integers(2, 12), st.integers(3, 8), st.integers(0, 10_000))
@@ -63,7 +57,7 @@ def test_the_f_version_is_the_analysis_of_variance_of_the_ranks() -> None:
 
 @pytest.mark.parametrize("alpha", DEMSAR)
 def test_critical_differences_follow_the_published_table(alpha: float) -> None:
-    for n_models, q in DEMSAR[alpha].items():
+    for n_models, q in enumerate(DEMSAR[alpha], start=2):
         expected = q * np.sqrt(n_models * (n_models + 1) / (6 * 30))
         assert nemenyi_critical_difference(n_models, 30, alpha=alpha) == pytest.approx(expected, rel=3e-4)
 
@@ -76,19 +70,6 @@ def test_nemenyi_p_value_is_alpha_at_the_critical_difference() -> None:
     np.testing.assert_allclose(p_values, p_values.T)
 
 
-@pytest.mark.slow
-def test_on_null_data_friedman_and_nemenyi_claim_in_at_most_5_percent() -> None:
-    generator = np.random.default_rng(1)
-    critical = nemenyi_critical_difference(5, 12)
-    by_friedman = by_nemenyi = 0
-    for _ in range(800):
-        scores = generator.normal(size=(12, 5))
-        by_friedman += friedman(scores).p_value <= 0.05
-        by_nemenyi += np.ptp(mean_ranks(scores)) >= critical
-    assert by_friedman / 800 <= 0.05
-    assert 0.01 < by_nemenyi / 800 <= 0.05
-
-
 def test_cliques_are_the_maximal_groups_without_a_difference() -> None:
     assert cliques([1.0, 1.5, 2.0, 4.0], 1.2) == [(0, 1, 2)]
     assert cliques([4.0, 1.0, 2.0, 3.0], 1.5) == [(1, 2), (2, 3), (3, 0)]
@@ -97,22 +78,11 @@ def test_cliques_are_the_maximal_groups_without_a_difference() -> None:
 
 def test_wins_ties_and_losses_are_counted_where_two_were_compared() -> None:
     none = np.nan
-    result = win_tie_loss(
-        [
-            [[none, 1], [-1, none]],
-            [[none, 0], [0, none]],
-            [[none, none], [none, none]],
-            [[none, 1], [-1, none]],
-        ]
-    )
+    better = [[none, 1], [-1, none]]
+    result = win_tie_loss([better, [[none, 0], [0, none]], [[none, none]] * 2, better])
     assert result.wins.tolist() == [[0, 2], [0, 0]]
     assert result.ties.tolist() == [[0, 1], [1, 0]]
     assert result.losses.tolist() == [[0, 0], [2, 0]]
-
-
-def test_one_dataset_is_no_ranking_test() -> None:
-    with pytest.raises(ValueError, match="at least two datasets"):
-        friedman([[1.0, 2.0]])
 
 
 def test_perfect_agreement_is_not_impossible_by_chance() -> None:

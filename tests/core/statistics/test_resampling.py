@@ -1,4 +1,4 @@
-"""Count matrices of the bootstrap and of the jackknife."""
+"""Count matrices of the bootstrap and of the jackknife, and percentile intervals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from histobench.statistics.intervals import percentile_interval
 from histobench.statistics.resampling import (
+    SamplingDesign,
     design_for_labels,
     draw_counts,
-    iterate_counts,
-    jackknife_counts,
     jackknife_of_all,
-    jackknife_strata,
     replicates_of_all,
     sampling_design,
 )
@@ -74,65 +74,41 @@ def test_the_memory_budget_does_not_change_the_draws(
 ) -> None:
     design = sampling_design(n, strata=np.arange(n) % 3)
     whole = draw_counts(design, n_resamples, rng(seed))
-    chunks = list(iterate_counts(design, n_resamples, seed=seed, memory_budget=budget))
-    np.testing.assert_array_equal(np.concatenate(chunks), whole)
+    rows = replicates_of_all(
+        lambda counts: {"": counts}, design, n_resamples=n_resamples, seed=seed, memory=budget
+    )[""]
+    np.testing.assert_array_equal(rows, whole)
 
 
-def test_equal_seeds_give_equal_resamples_and_other_seeds_others() -> None:
-    design = sampling_design(30)
-    weights = np.arange(30.0)
-    first, again, other = (
-        replicates_of_all(lambda c: {"sum": c @ weights}, design, n_resamples=20, seed=seed)["sum"]
-        for seed in (7, 7, 8)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
+@pytest.mark.parametrize(
+    ("groups", "kind"),
+    [
+        (None, "stratified"),
+        ("aabcdd", "stratified cluster"),  # groups of one class each
+        ("aabbbb", "cluster"),
+        ("aabccc", "cluster"),
+        ("abcabc", "cluster"),
+    ],
+)
+def test_what_is_drawn_follows_from_classes_and_groups(groups: str | None, kind: str) -> None:
+    assert design_for_labels([0, 0, 0, 1, 1, 1], groups and list(groups)).kind == kind
 
 
-def test_all_metrics_are_evaluated_on_the_same_resamples() -> None:
-    design, weights = sampling_design(30), np.arange(30.0)
-    both = replicates_of_all(
-        lambda c: {"sum": c @ weights, "twice": 2 * (c @ weights)}, design, n_resamples=20, seed=1
-    )
-    np.testing.assert_array_equal(both["twice"], 2 * both["sum"])
-
-
-def test_images_are_drawn_within_classes_when_there_are_no_groups() -> None:
-    assert design_for_labels(LABELS).kind == "stratified"
-
-
-def test_groups_of_one_class_each_are_drawn_within_classes() -> None:
-    design = design_for_labels([0, 0, 0, 1, 1, 1], ["a", "a", "b", "c", "d", "d"])
-    assert design.kind == "stratified cluster"
-
-
-@pytest.mark.parametrize("groups", [list("aabbbb"), list("aabccc"), list("abcabc")])
-def test_mixed_groups_or_a_class_of_one_group_are_not_stratified(groups: list[str]) -> None:
-    assert design_for_labels([0, 0, 0, 1, 1, 1], groups).kind == "cluster"
+def jackknife_counts(design: SamplingDesign, **options: int) -> np.ndarray:
+    return jackknife_of_all(lambda counts: {"": counts}, design, **options)[""]
 
 
 def test_the_jackknife_leaves_out_each_unit_once() -> None:
-    counts = np.concatenate(list(jackknife_counts(sampling_design(10, clusters=CLUSTERS))))
+    counts = jackknife_counts(sampling_design(10, clusters=CLUSTERS))
     assert counts.shape == (5, 10)
     assert (counts.sum(axis=0) == 4).all()
 
 
-def test_the_jackknife_of_the_mean_is_the_mean_without_each_value() -> None:
-    values = rng(3).normal(size=12)
-    left_out = jackknife_of_all(lambda c: {"mean": (c @ values) / c.sum(axis=1)}, sampling_design(12))["mean"]
-    np.testing.assert_allclose(left_out, [np.delete(values, i).mean() for i in range(12)])
-
-
-def test_many_units_are_left_out_in_blocks_within_strata() -> None:
-    labels = np.repeat([0, 1], [700, 300])
-    design = sampling_design(1000, strata=labels)
-    counts = np.concatenate(list(jackknife_counts(design, max_blocks=100)))
-    strata = jackknife_strata(design, max_blocks=100)
-    assert len(counts) == len(strata) == 100
+def test_many_units_are_left_out_in_equal_blocks() -> None:
+    counts = jackknife_counts(sampling_design(1000), max_blocks=100)
+    assert len(counts) == 100
     assert ((1 - counts).sum(axis=0) == 1).all()
-    for row, stratum in zip(counts, strata, strict=True):
-        assert set(labels[row == 0]) == {stratum}
-        assert (row == 0).sum() == 10
+    assert ((1 - counts).sum(axis=1) == 10).all()
 
 
 def test_degrees_of_freedom_are_those_of_the_units_and_of_welch_over_strata() -> None:
@@ -141,3 +117,28 @@ def test_degrees_of_freedom_are_those_of_the_units_and_of_welch_over_strata() ->
     equal = sampling_design(40, strata=np.arange(40) % 4)
     assert equal.degrees_of_freedom == pytest.approx(36)
     assert sampling_design(2, strata=[0, 1]).degrees_of_freedom == 0
+
+
+def test_percentile_interval_is_scipys() -> None:
+    sample = np.random.default_rng(0).exponential(size=40)
+    reference = stats.bootstrap(
+        (sample,), np.mean, n_resamples=999, method="percentile", rng=np.random.default_rng(1)
+    )
+    ours = percentile_interval(reference.bootstrap_distribution)
+    assert ours.low == pytest.approx(reference.confidence_interval.low)
+    assert ours.high == pytest.approx(reference.confidence_interval.high)
+
+
+@pytest.mark.parametrize(
+    ("defined", "n_valid", "reason"),
+    [
+        (3, 3, "undefined on 1 of 4 resamples, which were left out"),
+        (1, 1, "the metric is defined on only 1 of 4 resamples"),
+        (0, 0, "the metric is defined on only 0 of 4 resamples"),
+    ],
+)
+def test_undefined_resamples_are_left_out_and_named(defined: int, n_valid: int, reason: str) -> None:
+    interval = percentile_interval(np.where(np.arange(4) < defined, np.arange(4.0), np.nan))
+    assert (interval.n_valid, interval.reason) == (n_valid, reason)
+    assert (interval.low is None) == (defined < 2)
+    assert interval.contains(1.0)

@@ -15,11 +15,13 @@ from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.messages.parts import Message
 
 HISTORY = (Message("user", "What is 2 + 2?"),)
+#: Opens an endpoint on the server of the test.
+Connect = Callable[..., Endpoint]
 FAST = RetryPolicy(attempts=4, first_pause=0.01, longest_pause=0.02, answer_timeout=120.0)
 
 
 @pytest.fixture
-def connect(server: Any) -> Iterator[Callable[..., Endpoint]]:
+def connect(server: Any) -> Iterator[Connect]:
     opened = []
 
     def make(**options: Any) -> Endpoint:

@@ -1,20 +1,32 @@
-"""The formats of the providers, without a network."""
+"""The formats of the providers, without a network; every 200 that cannot be read is a malformed answer."""
 
 from __future__ import annotations
 
+import copy
 import json
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from histobench.mint.agents.completion import Sampling, Usage
+from histobench.mint.agents.client import clean_completion
+from histobench.mint.agents.completion import MalformedAnswerError, ProviderError, Sampling
 from histobench.mint.agents.factory import EXPERT_STOP_WORDS, agent_stop_words
+from histobench.mint.agents.prices import Price
+from histobench.mint.agents.providers import provider_format
 from histobench.mint.agents.providers.anthropic import AnthropicAPI
 from histobench.mint.agents.providers.gemini import GeminiAPI
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.provider import Capabilities, Question
 from histobench.mint.agents.providers.responses import ResponsesAPI
+from histobench.mint.envs.native_calls import PROPOSAL, read_calls
 from histobench.mint.messages.parts import Message, ToolSpec
+from histobench.mint.messages.record import message_record
+
+from .conftest import HISTORY, Connect
 
 TALK = (Message("user", "Q"), Message("assistant", "A"), Message("user", "R"), Message("user", "S"))
 
@@ -27,25 +39,8 @@ def test_anthropic_gets_alternating_roles_and_its_own_stop_words() -> None:
     assert request.url == "https://host/v1/messages"
     assert request.headers == {"anthropic-version": "2023-06-01", "x-api-key": "secret"}
     assert [message["role"] for message in request.body["messages"]] == ["user", "assistant", "user"]
-    assert request.body["stop_sequences"] == [
-        "Observation:",
-        "Expert feedback:",
-        "Task:",
-        "---",
-        "\n\nHuman:",
-    ]
-
-
-def test_anthropic_text_and_tokens_are_read() -> None:
-    completion = AnthropicAPI("m", "u").completion(
-        {
-            "type": "message",
-            "content": [{"type": "thinking", "thinking": "?"}, {"type": "text", "text": "4"}],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 2},
-        }
-    )
-    assert (completion.text, completion.usage, completion.finish) == ("4", Usage(10, 2), "end_turn")
+    expected = ["Observation:", "Expert feedback:", "Task:", "---", "\n\nHuman:"]
+    assert request.body["stop_sequences"] == expected
 
 
 def test_gemini_calls_the_assistant_model() -> None:
@@ -55,27 +50,23 @@ def test_gemini_calls_the_assistant_model() -> None:
     assert request.url == "https://host/v1beta/models/some-gemini:generateContent"
     assert request.headers == {"x-goog-api-key": "secret"}
     assert [content["role"] for content in request.body["contents"]] == ["user", "model", "user", "user"]
-    assert request.body["generationConfig"] == {"maxOutputTokens": 512, "temperature": 0.0}
 
 
-def test_gemini_text_without_thoughts_is_read_and_thoughts_are_paid_for() -> None:
-    completion = GeminiAPI("m", "u").completion(
-        {
-            "candidates": [
-                {
-                    "content": {"parts": [{"text": "hm", "thought": True}, {"text": "4"}]},
-                    "finishReason": "STOP",
-                }
-            ],
-            "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 4},
-        }
-    )
-    assert (completion.text, completion.usage) == ("4", Usage(9, 5))
-
-
-def test_a_model_that_only_thought_said_nothing() -> None:
-    payload = {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
-    assert ChatCompletionsAPI("m", "u").completion(payload).text == ""
+@pytest.mark.parametrize(
+    ("api", "names"),
+    [
+        (ChatCompletionsAPI, "max_tokens temperature top_p stop seed"),
+        (ResponsesAPI, "max_output_tokens temperature top_p"),
+        (AnthropicAPI, "max_tokens temperature top_p stop_sequences"),
+        (GeminiAPI, "maxOutputTokens temperature topP stopSequences seed"),
+    ],
+)
+def test_each_format_says_how_the_model_is_to_write(api: Any, names: str) -> None:
+    sampling, values = Sampling(0.5, 77, ("x",), top_p=0.9, seed=7), (77, 0.5, 0.9, ["x"], 7)
+    body = api("m", "u").request(Question(TALK, sampling), Capabilities()).body
+    said = body | body.get("generationConfig", {})
+    expected = dict(zip(names.split(), values, strict=False))
+    assert {name: value for name, value in said.items() if value in values} == expected
 
 
 def test_stop_words_are_those_of_the_published_agents() -> None:
@@ -130,56 +121,36 @@ def test_a_call_is_demanded_in_each_format_where_functions_are_offered(
     assert name not in api.request(Question(TALK, must, [look]), refused).body
 
 
+def chat(message: dict[str, Any], finish: str) -> dict[str, Any]:
+    return {"choices": [{"message": message, "finish_reason": finish}]}
+
+
+def incomplete(reason: str) -> dict[str, Any]:
+    return {"output": [], "status": "incomplete", "incomplete_details": {"reason": reason}}
+
+
+CUT = {"finishReason": "MAX_TOKENS", "content": {"parts": [{"text": "so"}]}}
+
+
 @pytest.mark.parametrize(
-    ("api", "payload", "ending"),
+    ("form", "payload", "ending"),
     [
-        (
-            ChatCompletionsAPI("m", "u"),
-            {"choices": [{"message": {"content": "par"}, "finish_reason": "content_filter"}]},
-            "filtered",
-        ),
-        (
-            ChatCompletionsAPI("m", "u"),
-            {"choices": [{"message": {}, "finish_reason": "content_filter"}]},
-            "filtered",
-        ),
-        (
-            ChatCompletionsAPI("m", "u"),
-            {"choices": [{"message": {"content": "so mu"}, "finish_reason": "length"}]},
-            "length",
-        ),
-        (
-            ChatCompletionsAPI("m", "u"),
-            {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
-            "refusal",
-        ),
-        (
-            ResponsesAPI("m", "u"),
-            {"output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
-            "filtered",
-        ),
-        (
-            ResponsesAPI("m", "u"),
-            {"output": [], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
-            "length",
-        ),
-        (AnthropicAPI("m", "u"), {"content": [], "stop_reason": "refusal"}, "refusal"),
-        (
-            AnthropicAPI("m", "u"),
-            {"content": [{"type": "text", "text": "so mu"}], "stop_reason": "max_tokens"},
-            "length",
-        ),
-        (GeminiAPI("m", "u"), {"promptFeedback": {"blockReason": "SAFETY"}}, "filtered"),
-        (GeminiAPI("m", "u"), {"candidates": [{"finishReason": "PROHIBITED_CONTENT"}]}, "filtered"),
-        (
-            GeminiAPI("m", "u"),
-            {"candidates": [{"finishReason": "MAX_TOKENS", "content": {"parts": [{"text": "so"}]}}]},
-            "length",
-        ),
+        (ChatCompletionsAPI, chat({"content": "par"}, "content_filter"), "filtered"),
+        (ChatCompletionsAPI, chat({}, "content_filter"), "filtered"),
+        (ChatCompletionsAPI, chat({"content": "so mu"}, "length"), "length"),
+        (ChatCompletionsAPI, chat({"content": None}, "length"), "length"),
+        (ChatCompletionsAPI, chat({"content": None, "refusal": "No."}, "stop"), "refusal"),
+        (ResponsesAPI, incomplete("content_filter"), "filtered"),
+        (ResponsesAPI, incomplete("max_output_tokens"), "length"),
+        (AnthropicAPI, {"content": [], "stop_reason": "refusal"}, "refusal"),
+        (AnthropicAPI, {"content": [], "stop_reason": "max_tokens"}, "length"),
+        (GeminiAPI, {"promptFeedback": {"blockReason": "SAFETY"}}, "filtered"),
+        (GeminiAPI, {"candidates": [{"finishReason": "PROHIBITED_CONTENT"}]}, "filtered"),
+        (GeminiAPI, {"candidates": [CUT]}, "length"),
     ],
 )
-def test_filters_refusals_and_cuts_are_told_apart(api: Any, payload: dict[str, Any], ending: str) -> None:
-    completion = api.completion(payload)
+def test_filters_refusals_and_cuts_are_told_apart(form: Any, payload: dict[str, Any], ending: str) -> None:
+    completion = form("m", "u").completion(payload)
     assert completion.ending == ending
     assert not (completion.is_empty and ending != "length")  # nothing of this is asked for again
 
@@ -196,3 +167,97 @@ def test_a_refusal_without_words_is_never_sent_back_as_the_models_turn(api: Any)
     assert "assistant" not in sent
     assert '"model"' not in sent.replace('"model": "m"', "")
     assert "refus" not in sent
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+WRONG: tuple[Any, ...] = (
+    None,
+    0,
+    -1,
+    True,
+    "",
+    "x",
+    1e400,
+    10**400,
+    [],
+    [[]],
+    [None],
+    ["x"],
+    [0],
+    {},
+    {"x": None},
+)
+
+
+def answers(value: Any) -> Iterator[dict[str, Any]]:
+    """The answers among recorded payloads."""
+    if isinstance(value, dict):
+        if any(name in value for name in ("choices", "output", "candidates", "stop_reason")):
+            yield value
+        for item in value.values():
+            yield from answers(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from answers(item)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*path, key))
+
+
+def mutated(payload: Any, path: tuple[Any, ...], value: Any) -> Any:
+    payload = copy.deepcopy(payload)
+    owner = payload
+    for key in path[:-1]:
+        owner = owner[key]
+    if value is ...:
+        del owner[path[-1]]
+    else:
+        owner[path[-1]] = value
+    return payload
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["chat", "responses", "anthropic", "gemini"])
+def test_a_mutated_answer_is_read_or_malformed(form: str) -> None:
+    recorded = list(answers(json.loads((FIXTURES / f"{form}.json").read_text())))
+    assert recorded
+    api = provider_format({"chat": "openai"}.get(form, form))("m", "http://host/v1")
+    generator, tried, malformed = random.Random(1), 0, 0
+    for payload in recorded:
+        for path in places(payload):
+            for wrong in (..., *generator.sample(WRONG, 8)):
+                changed, tried = mutated(payload, path, wrong), tried + 1
+                try:
+                    completion = clean_completion(api, changed, Sampling())
+                except MalformedAnswerError:
+                    malformed += 1
+                    continue
+                message = completion.message  # what a run does with it
+                json.dumps(
+                    [message_record(message), completion.turn_record(Price(1, 2).of(completion.usage))]
+                )
+                read_calls(message, [PROPOSAL])
+                api.request(Question([*HISTORY, message], Sampling()), Capabilities())
+                assert isinstance(completion.text, str)
+                assert isinstance(completion.is_empty, bool)
+                assert (Price(1, 2).of(api.usage(changed)) or 0.0) >= 0.0
+    assert tried > 500
+    assert malformed > tried // 20
+
+
+@pytest.mark.parametrize("depth", [0, 700, 10**6])
+def test_nothing_in_an_answer_ends_a_run(server: Any, connect: Connect, replies: Any, depth: int) -> None:
+    odd = b'{"content": "4", "odd": ' + b"[" * depth + b"]" * depth + b"}"
+    server.answer = lambda body, number: replies.Reply(
+        b'{"choices": [{"message": ' + (odd if depth else b"null") + b"}]}"
+    )
+    with (
+        suppress(ProviderError)
+        if depth == 700
+        else pytest.raises(ProviderError, match="given up after 4 attempts: ")
+    ):
+        assert connect().ask(HISTORY).text == "4"  # some versions of Python read this nesting

@@ -73,6 +73,8 @@ def test_an_answer_is_read_into_parts(name: str, case: dict[str, Any]) -> None:
     if "reasoning" in case:
         thoughts = [part for part in completion.parts if isinstance(part, Reasoning)]
         assert [part.text for part in thoughts] == [case["reasoning"]]
+    spent = [completion.usage.prompt_tokens, completion.usage.completion_tokens]
+    assert case.get("tokens", spent) == spent
     assert completion.usage.cached_tokens == case.get("cached", 0)
     assert completion.usage.reasoning_tokens == case.get("reasoning_tokens", 0)
     assert case.get("finish", completion.finish) == completion.finish

@@ -1,18 +1,23 @@
-"""Agents named by a string, and prices."""
+"""Agents named by a string, prices, limits of rates, success over several tries."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from histobench.core.errors import HistobenchError
 from histobench.mint.agents.agent_spec import parse_agent
 from histobench.mint.agents.completion import Sampling, Usage
-from histobench.mint.agents.prices import FREE, Price, read_prices
+from histobench.mint.agents.prices import FREE, TABLE, Price, find_price, read_prices
 from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.providers.provider import Capabilities, Question
+from histobench.mint.agents.rate_limits import RateLimiter
 from histobench.mint.messages.parts import Message
+from histobench.mint.results.episode_outcome import EpisodeOutcome
+from histobench.mint.results.uncertainty import pass_at, pass_hat, tries_rows
 
 
 @pytest.mark.parametrize(
@@ -136,3 +141,86 @@ def test_a_wrong_address_is_explained_and_not_repeated(url: str) -> None:
     with pytest.raises(HistobenchError, match="not a valid address") as caught:
         parse_agent(f"openai:m@{url}")
     assert "sesame" not in str(caught.value)
+
+
+def test_every_shipped_price_has_a_source_and_a_date() -> None:
+    table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    for source in table["sources"].values():
+        assert source["url"].startswith("https://")
+        assert source["read"].year >= 2026
+    assert {entry["source"] for entry in table["models"].values()} <= table["sources"].keys()
+    assert read_prices().keys() == table["models"].keys()
+
+
+def test_cached_and_reasoning_tokens_have_prices_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("m: {read: 2, written: 10, cached: 0.5, cache_write: 3, reasoning: 20}\nplain: [1, 2]\n")
+    prices = read_prices(path)
+    for writes, thought in ((100, 200), (700, 500)):  # the second: nothing that is not cached or thought
+        among = {"cached_tokens": 300, "cache_writes": writes, "reasoning_tokens": thought}
+        usage = Usage.reported([1000], [500], **among)
+        read = (700 - writes) * 2 + 300 * 0.5 + writes * 3
+        expected = (read + (500 - thought) * 10 + thought * 20) / 1e6
+        assert prices["m"].of(usage) == pytest.approx(expected)
+        assert prices["plain"].of(usage) == pytest.approx((1000 * 1 + 500 * 2) / 1e6)
+    path.write_text("m: {read: 2}\n")
+    with pytest.raises(HistobenchError, match="the price of m"):
+        read_prices(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [("claude-opus-4-20250514", True), ("claude-opus-4-9", False), ("claude-opus-4-5-20251101", True)],
+)
+def test_a_later_version_is_another_model(model: str, known: bool) -> None:
+    assert (
+        find_price(model, {"claude-opus-4": Price(1, 1), "claude-opus-4-5": Price(2, 2)}) is not None
+    ) is known
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_limit_of_requests_is_kept_over_a_minute() -> None:
+    clock = Clock()
+    limiter = RateLimiter({"requests": 6}, clock=clock)
+    assert [limiter.wait(1) for _ in range(6)] == [0.0] * 6
+    assert limiter.wait(1) == pytest.approx(10.0)
+    clock.now += 10
+    assert limiter.wait(1) == 0.0
+
+
+def test_a_limit_of_tokens_is_corrected_by_what_an_answer_took() -> None:
+    clock = Clock()
+    limiter = RateLimiter({"tokens": 600}, clock=clock)
+    assert limiter.wait(600) == 0.0
+    limiter.settle(600, 100)  # 500 are left
+    assert limiter.wait(500) == 0.0
+    assert limiter.wait(60) == pytest.approx(6.0)
+
+
+def outcomes(results: list[list[bool]]) -> list[EpisodeOutcome]:
+    return [
+        EpisodeOutcome("m", "None", "None", 5, "gsm8k", str(task), success)
+        for task, tries in enumerate(results)
+        for success in tries
+    ]
+
+
+def test_pass_at_k_and_pass_hat_k_are_means_over_all_choices_of_tries() -> None:
+    results = [[True, False, True, False], [False] * 4, [True, True, True, False], [True] * 4]
+    played = outcomes(results)
+    for tries in range(1, 5):
+        choices = [list(combinations(task, tries)) for task in results]
+        at = sum(sum(map(any, task)) / len(task) for task in choices) / len(results)
+        hat = sum(sum(map(all, task)) / len(task) for task in choices) / len(results)
+        assert pass_at(played, tries) == pytest.approx(at)
+        assert pass_hat(played, tries) == pytest.approx(hat)
+    (row,) = tries_rows(played)
+    assert (row.tasks, len(row.pass_at)) == (4, 4)
+    assert pass_at(played, 5) is None

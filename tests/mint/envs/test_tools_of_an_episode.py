@@ -44,22 +44,18 @@ class Predict(Tool):
         return self.opened
 
 
-class Broken(Tool):
-    name = "broken"
-    signature = "broken() -> str"
-    description = "Breaks."
+class Failing(Tool):
+    description = "Fails."
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name, self.signature, self._error = name, f"{name}() -> str", error  # type: ignore[misc]
 
     def __call__(self) -> str:
-        raise ZeroDivisionError("division by zero")
+        raise self._error
 
 
-class Offline(Tool):
-    name = "offline"
-    signature = "offline() -> str"
-    description = "Asks a service."
-
-    def __call__(self) -> str:
-        raise ToolServiceError("no answer after 4 tries")
+BROKEN = Failing("broken", ZeroDivisionError("division by zero"))
+OFFLINE = Failing("offline", ToolServiceError("no answer after 4 tries"))
 
 
 class TwoAnswers(GeneralEnv):
@@ -107,6 +103,7 @@ def test_a_picture_is_shown_in_both_dialects() -> None:
     assert results(state)[0].text == "crop [0, 0, 8, 8]"
 
 
+@pytest.mark.slow
 def test_a_tool_opens_after_the_first_answer_in_both_dialects() -> None:
     tool = Predict()
     agent = says(
@@ -133,12 +130,8 @@ def test_a_tool_opens_after_the_first_answer_in_both_dialects() -> None:
 
 
 def test_a_mistake_a_broken_tool_and_a_silent_service_are_three_different_texts() -> None:
-    calls = [
-        ToolCall("1", "look", {"box": [1]}),
-        ToolCall("2", "broken", {}),
-        ToolCall("3", "offline", {}),
-    ]
-    with GeneralEnv(ReasoningTask("1", "Q", "a"), [Look(), Broken(), Offline()]) as env:
+    calls = [ToolCall("1", "look", {"box": [1]}), ToolCall("2", "broken", {}), ToolCall("3", "offline", {})]
+    with GeneralEnv(ReasoningTask("1", "Q", "a"), [Look(), BROKEN, OFFLINE]) as env:
         state = play(env, says(calls, "?"), prompt="Q", budget=Budget(2, 1), functions=env.functions)
     mistake, tool, service = results(state)
     assert mistake.text == ("Your call of look was not made: a box has four numbers. Mend it and call again.")
@@ -159,8 +152,4 @@ def test_the_first_message_may_hold_pictures() -> None:
         state = play(env, says("?"), prompt=prompt, budget=Budget(1, 1))
     assert state.history[0] == prompt
     record = state.as_published()["history"][0]
-    assert record["parts"][1] == {
-        "type": "image",
-        "media_type": "image/png",
-        "file": f"{PICTURE.sha256}.png",
-    }
+    assert record["parts"][1] == {"type": "image", "media_type": "image/png", "file": f"{PICTURE.sha256}.png"}

@@ -15,9 +15,7 @@ from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, T
 NUMBER = ReasoningTask(id=1, prompt="How many legs have 7 cats?", reference="28.0")
 PHRASE = ReasoningTask(id=2, prompt="Who wrote it?", reference="mary shelley")
 CHOICE = MultipleChoiceTask(
-    id=3,
-    prompt="Which? Options: ['a ) red' , 'b ) green' , 'c ) blue']",
-    reference="b",
+    id=3, prompt="Which? Options: ['a ) red' , 'b ) green' , 'c ) blue']", reference="b"
 )
 YES_OR_NO = ReasoningTask(id=5, prompt="Is it a dog, yes or no?", reference="no")
 TRUTH = TheoremqaTask(id=6, prompt="Is every group abelian?", reference=False, answer_type="bool")

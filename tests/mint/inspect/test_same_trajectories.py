@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from histobench.core.errors import HistobenchError
 from histobench.mint.inspect.inspect_entry import mint
 from histobench.mint.inspect.solver import EPISODE
 
-pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("one_sandbox")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 12
 
 
@@ -73,27 +72,24 @@ def episodes_of_run(script: Any, output: Path) -> dict[str, Any]:
     return {str(line["task"]["task_id"]): line for line in script.lines(output)}
 
 
-def test_both_engines_give_the_same_trajectories_on_the_same_answers(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
-) -> None:
-    data = make_data(EPISODES)
-    server.answer = lambda body, number: replies.chat(script.answer(body))
-    run(server, tmp_path / "own", data)
-    asked = sorted(str(body["messages"]) for body in server.requests)
-    stops = {str(body.get("stop")) for body in server.requests}
-    server.requests.clear()
-    log = evaluate(server, tmp_path / "logs", data)
-    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
-    assert sorted(str(body["messages"]) for body in server.requests) == asked
-    assert {str(body.get("stop")) for body in server.requests} == stops
-    assert {body["temperature"] for body in server.requests} == {0.0}
+@pytest.mark.nightly
+def test_both_engines_give_the_same_trajectories_on_the_same_answers(lab: Any) -> None:
+    data = lab.make_data(EPISODES)
+    lab.server.answer = lambda body, number: lab.replies.chat(lab.script.answer(body))
+    run(lab.server, lab.tmp_path / "own", data)
+    asked = sorted(str(body["messages"]) for body in lab.server.requests)
+    stops = {str(body.get("stop")) for body in lab.server.requests}
+    lab.server.requests.clear()
+    log = evaluate(lab.server, lab.tmp_path / "logs", data)
+    assert episodes_of_log(log) == episodes_of_run(lab.script, lab.tmp_path / "own")
+    assert sorted(str(body["messages"]) for body in lab.server.requests) == asked
+    assert {str(body.get("stop")) for body in lab.server.requests} == stops
+    assert {body["temperature"] for body in lab.server.requests} == {0.0}
 
 
-def test_the_log_shows_the_conversation_the_verdict_and_the_rate(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
-) -> None:
-    server.answer = lambda body, number: replies.chat(script.answer(body))
-    log = evaluate(server, tmp_path / "logs", make_data(EPISODES))
+def test_the_log_shows_the_conversation_the_verdict_and_the_rate(lab: Any) -> None:
+    lab.server.answer = lambda body, number: lab.replies.chat(lab.script.answer(body))
+    log = evaluate(lab.server, lab.tmp_path / "logs", lab.make_data(EPISODES))
     assert log.results is not None
     metrics = {name: metric.value for name, metric in log.results.scores[0].metrics.items()}
     played = samples(log)
@@ -111,68 +107,65 @@ def test_the_log_shows_the_conversation_the_verdict_and_the_rate(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["textual", "binary"])
-def test_an_expert_is_asked_the_same_by_both_engines(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any, form: str
-) -> None:
-    data = make_data(6)
+def test_an_expert_is_asked_the_same_by_both_engines(lab: Any, form: str) -> None:
+    data = lab.make_data(6)
 
     def answer(body: dict[str, Any], number: int) -> Any:
         if body["model"] == "teacher":
-            return replies.chat("This is BAD. Count again.")
-        return replies.chat(script.answer(body))
+            return lab.replies.chat("This is BAD. Count again.")
+        return lab.replies.chat(lab.script.answer(body))
 
-    server.answer = answer
-    expert = f"openai:teacher@{server.url}"
-    run(server, tmp_path / "own", data, "--feedback", expert, "--feedback-form", form, "--gt")
-    asked = sorted(str(body["messages"]) for body in server.requests if body["model"] == "teacher")
-    server.requests.clear()
+    lab.server.answer = answer
+    expert = f"openai:teacher@{lab.server.url}"
+    options = ("--feedback-form", form, "--gt", "--k", "3", "--rule", "published")
+    run(lab.server, lab.tmp_path / "own", data, "--feedback", expert, *options)
+    asked = sorted(str(body["messages"]) for body in lab.server.requests if body["model"] == "teacher")
+    lab.server.requests.clear()
     log = evaluate(
-        server,
-        tmp_path / "logs",
+        lab.server,
+        lab.tmp_path / "logs",
         data,
         feedback=form,
         gt=True,
-        model_roles={"expert": model(server, "teacher")},
+        k=3,
+        rule="published",
+        model_roles={"expert": model(lab.server, "teacher")},
     )
-    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
-    again = [body for body in server.requests if body["model"] == "teacher"]
+    assert episodes_of_log(log) == episodes_of_run(lab.script, lab.tmp_path / "own")
+    again = [body for body in lab.server.requests if body["model"] == "teacher"]
     assert sorted(str(body["messages"]) for body in again) == asked
     assert len(asked) > 2
 
 
-def test_the_placebo_needs_no_expert_and_an_expert_needs_a_model(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
-) -> None:
-    data = make_data(4)
-    server.answer = lambda body, number: replies.chat(script.answer(body))
-    run(server, tmp_path / "own", data, "--feedback", "placebo")
-    log = evaluate(server, tmp_path / "logs", data, feedback="placebo")
-    assert episodes_of_log(log) == episodes_of_run(script, tmp_path / "own")
-    failed = evaluate(server, tmp_path / "logs", data, feedback="textual")
+def test_the_placebo_needs_no_expert_and_an_expert_needs_a_model(lab: Any) -> None:
+    data = lab.make_data(4)
+    lab.server.answer = lambda body, number: lab.replies.chat(lab.script.answer(body))
+    run(lab.server, lab.tmp_path / "own", data, "--feedback", "placebo")
+    log = evaluate(lab.server, lab.tmp_path / "logs", data, feedback="placebo")
+    assert episodes_of_log(log) == episodes_of_run(lab.script, lab.tmp_path / "own")
+    failed = evaluate(lab.server, lab.tmp_path / "logs", data, feedback="textual")
     assert failed.status == "error"
     assert "role 'expert' is required" in str(failed.error)
     with pytest.raises(HistobenchError, match="did you mean textual"):
         mint(data=str(data), feedback="textul")
 
 
-def test_a_conversation_that_is_too_long_ends_the_episode_in_both(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
-) -> None:
-    data = make_data(2)
+def test_a_conversation_that_is_too_long_ends_the_episode_in_both(lab: Any) -> None:
+    data = lab.make_data(2)
 
     def answer(body: dict[str, Any], number: int) -> Any:
         if len(body["messages"]) > 1:
             message = "This model's maximum context length is 8192 tokens."
             error = {"message": message, "code": "context_length_exceeded"}
-            return replies.Reply({"error": error}, status=400)
-        return replies.chat("Hm.")
+            return lab.replies.Reply({"error": error}, status=400)
+        return lab.replies.chat("Hm.")
 
-    server.answer = answer
-    run(server, tmp_path / "own", data)
+    lab.server.answer = answer
+    run(lab.server, lab.tmp_path / "own", data)
     ends = []
     for episodes in (
-        episodes_of_run(script, tmp_path / "own"),
-        episodes_of_log(evaluate(server, tmp_path / "logs", data)),
+        episodes_of_run(lab.script, lab.tmp_path / "own"),
+        episodes_of_log(evaluate(lab.server, lab.tmp_path / "logs", data)),
     ):
         states = [episode["state"] for episode in episodes.values()]
         ends.append([(s["terminate_reason"], s["success"], s["agent_action_count"]) for s in states])
@@ -181,35 +174,26 @@ def test_a_conversation_that_is_too_long_ends_the_episode_in_both(
 
 
 @pytest.mark.nightly
-def test_a_provider_that_fails_is_no_failure_of_the_model(
-    tmp_path: Path, make_data: Callable[[int], Path], server: Any, replies: Any, script: Any
-) -> None:
-    server.answer = lambda body, number: replies.Reply({"error": {"message": "no"}}, status=401)
-    log = evaluate(server, tmp_path / "logs", make_data(2))
+def test_a_provider_that_fails_is_no_failure_of_the_model(lab: Any) -> None:
+    lab.server.answer = lambda body, number: lab.replies.Reply({"error": {"message": "no"}}, status=401)
+    log = evaluate(lab.server, lab.tmp_path / "logs", lab.make_data(2))
     assert log.status == "error"
     assert not any(sample.scores for sample in log.samples or [])
 
 
 @pytest.mark.nightly
-def test_inspects_command_finds_the_tasks_and_the_table_reads_its_log(
-    tmp_path: Path,
-    make_data: Callable[[int], Path],
-    server: Any,
-    replies: Any,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    data = make_data(4)
-    server.answer = lambda body, number: replies.chat(script.answer(body))
+def test_inspects_command_finds_the_tasks_and_the_table_reads_its_log(lab: Any) -> None:
+    data = lab.make_data(4)
+    lab.server.answer = lambda body, number: lab.replies.chat(lab.script.answer(body))
     command = [sys.executable, "-m", "inspect_ai", "eval", "histobench/mint"]
-    command += ["--model", "openai-api/test/scripted", "--model-base-url", server.url, "--epochs", "2"]
+    command += ["--model", "openai-api/test/scripted", "--model-base-url", lab.server.url, "--epochs", "2"]
     command += ["-T", "tasks=gsm8k", "-T", f"data={data}", "-T", "k=3", "--limit", "3", "--display", "plain"]
-    environment = {**os.environ, "TEST_API_KEY": "none", "INSPECT_LOG_DIR": str(tmp_path / "logs")}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    environment = {**os.environ, "TEST_API_KEY": "none", "INSPECT_LOG_DIR": str(lab.tmp_path / "logs")}
+    done = subprocess.run(command, env=environment, cwd=lab.tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (log,) = (tmp_path / "logs").glob("*.eval")
+    (log,) = (lab.tmp_path / "logs").glob("*.eval")
     assert main(["mint", "table", str(log), "--intervals"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = lab.capsys.readouterr().out.splitlines()
     assert lines[0].split()[:2] == ["model", "SR3"]
     assert lines[1].split()[0] == "scripted"
     assert lines[1].split()[-1] == "6"  # three tasks, twice

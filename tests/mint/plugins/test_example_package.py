@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 PACKAGE = Path(__file__).parents[1] / "example_package"
 EPISODE = """
@@ -54,7 +54,6 @@ def _python(code: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.usefixtures("needs_sandbox")
-@pytest.mark.nightly
 def test_an_installed_package_brings_a_dataset_with_its_tool(environment: dict[str, str]) -> None:
     name, family, count, prompt, state = json.loads(_python(EPISODE, environment).splitlines()[-1])
     assert (name, family, count) == ("microns", "microns", 2)

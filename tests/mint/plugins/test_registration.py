@@ -62,9 +62,8 @@ def published_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "doubling_example"
 
 
-@pytest.mark.usefixtures("needs_sandbox")
 def test_classes_of_the_published_contract_work(
-    published_style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published_style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_sandbox: Any
 ) -> None:
     folder = tmp_path / "data" / "doubling"
     folder.mkdir(parents=True)
@@ -77,7 +76,7 @@ def test_classes_of_the_published_contract_work(
     tools = dataset.tools()
     assert "[1] double(x: int) -> str\nDoubles a number." in get_toolset_description(tools)
     assert "Task:" in task.in_context_example(use_tool=True, with_feedback=True)
-    with open_environment(task, tools) as env:
+    with open_environment(task, tools, pool=small_sandbox) as env:
         outcome = env.outcome(classify("<execute>print(double(21))</execute>"))
         assert outcome.observation == "42"
         assert not env.outcome(classify("<solution>41</solution>")).success
@@ -111,6 +110,12 @@ def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     _entry(monkeypatch, "histobench.tasks", "no_such_module:Task")
     with pytest.raises(HistobenchError, match=r"'mine' \(no_such_module:Task\) cannot be loaded"):
         known_datasets()
+
+
+def test_a_plug_in_brings_its_dataset(published_style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _entry(monkeypatch, "histobench.tasks", f"{published_style}:DoublingTask")
+    assert known_datasets()[-1] == "mine"
+    assert get_dataset("mine").task_class.__name__ == "DoublingTask"
 
 
 def test_a_plug_in_that_is_no_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

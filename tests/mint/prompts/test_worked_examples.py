@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from histobench.mint.alfworld.simulator import Game
 from histobench.mint.envs.action import classify
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import EXAMPLES
-from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.python_tool import PythonREPL
 from histobench.mint.tools.wikipedia_search import FolderIndex, WikipediaQueryRun
@@ -65,18 +63,6 @@ def test_the_programming_examples_are_real(kind: str, pool: SandboxPool) -> None
     session = PythonREPL({}, pool=pool)
     assert session(f"{solution}\n{tests[kind]}") == "[Executed Successfully with No Output]"
     session.close()
-
-
-@pytest.mark.parametrize("goal", GOALS)
-def test_the_household_examples_are_real_and_reach_their_goal(
-    goal: str, pool: SandboxPool, example_game: Callable[[str], Game]
-) -> None:
-    blocks = _blocks(f"alfworld/{goal}", "with_tool.txt")
-    game = example_game(goal)
-    assert blocks[0] == ("Task", "\n".join(game.intro.split("\n\n")[1:]))
-    assert _check_observations(blocks, household_tools(game), pool) >= 2
-    assert game.won
-    game.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

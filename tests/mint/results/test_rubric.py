@@ -60,27 +60,17 @@ def scripted(replies: Any, asked: list[str]) -> Callable[[dict[str, Any], int], 
 
 
 @pytest.mark.slow
-def test_graders_are_held_against_a_person(
-    results: Path, tmp_path: Path, server: Any, replies: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_graders_are_held_against_a_person(lab: Any, results: Path) -> None:
     asked: list[str] = []
-    server.answer = scripted(replies, asked)
+    lab.server.answer = scripted(lab.replies, asked)
     before = {path: path.read_bytes() for path in results.rglob("*.jsonl")}
-    out = tmp_path / "grades"
-    graders = [f"--grader=openai:{name}@{server.url}" for name in ("exact", "moody", "mute")]
-    command = [
-        "mint",
-        "grade",
-        str(results),
-        "--rubric",
-        str(tmp_path / "rubric.yaml"),
-        *graders,
-        "-o",
-        str(out),
-    ]
-    capsys.readouterr()
+    out = lab.tmp_path / "grades"
+    graders = [f"--grader=openai:{name}@{lab.server.url}" for name in ("exact", "moody", "mute")]
+    command = ["mint", "grade", str(results), "--rubric", str(lab.tmp_path / "rubric.yaml"), *graders]
+    command += ["-o", str(out)]
+    lab.capsys.readouterr()
     assert main([*command, "--sample", "20"]) == 0
-    said = capsys.readouterr().out
+    said = lab.capsys.readouterr().out
     assert "fill the column `label`" in said
     assert "30 replies gave no grade" in said
     assert len(asked) == 90
@@ -89,17 +79,7 @@ def test_graders_are_held_against_a_person(
     with (out / "sample.csv").open() as file:
         sample = list(csv.DictReader(file))
     assert len(sample) == 20
-    assert set(sample[0]) == {
-        "id",
-        "run",
-        "dataset",
-        "task_id",
-        "repeat",
-        "prompt",
-        "reference",
-        "answer",
-        "label",
-    }
+    assert ",".join(sample[0]) == "id,run,dataset,task_id,repeat,prompt,reference,answer,label"
     for row in sample:  # the person agrees with the exact grader
         row["label"] = "right" if row["answer"] == row["reference"] else "WRONG"
     with (out / "sample.csv").open("w", newline="") as file:
@@ -107,7 +87,7 @@ def test_graders_are_held_against_a_person(
         writer.writeheader()
         writer.writerows(sample)
     assert main([*command, "--labels", str(out / "sample.csv")]) == 0
-    said = capsys.readouterr().out
+    said = lab.capsys.readouterr().out
     assert len(asked) == 90  # nothing was asked again
     exact, moody = (
         next(line.split() for line in said.splitlines() if f"openai:{name}" in line and "person" in line)
@@ -116,7 +96,7 @@ def test_graders_are_held_against_a_person(
     assert exact[2:6] == ["20", "100.0", "%", "1.00"]
     with (out / "grades.csv").open() as file:
         graded = {row["id"]: row for row in csv.DictReader(file)}
-    pairs = [(row["label"].lower(), graded[row["id"]][f"openai:moody@{server.url}"]) for row in sample]
+    pairs = [(row["label"].lower(), graded[row["id"]][f"openai:moody@{lab.server.url}"]) for row in sample]
     assert float(moody[5]) == pytest.approx(cohen_kappa_score(*zip(*pairs, strict=True)), abs=0.006)
     calls = [json.loads(line) for line in (out / "calls.jsonl").read_text().splitlines()]
     assert len(calls) == 90
@@ -126,45 +106,39 @@ def test_graders_are_held_against_a_person(
 
 
 @pytest.mark.slow
-def test_a_limit_of_cost_keeps_what_was_graded(
-    results: Path,
-    tmp_path: Path,
-    server: Any,
-    replies: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_limit_of_cost_keeps_what_was_graded(lab: Any, results: Path) -> None:
     asked: list[str] = []
-    server.answer = scripted(replies, asked)
-    monkeypatch.chdir(tmp_path)  # where the folder `grades` is made
-    (tmp_path / "prices.yaml").write_text("exact: [100, 100]\nmoody: [100, 100]\n")
-    command = ["mint", "grade", str(results), "--rubric", str(tmp_path / "rubric.yaml")]
-    command += [f"--grader=openai:exact@{server.url}", "--max-tokens", "64"]
-    command += ["--prices", str(tmp_path / "prices.yaml"), "--concurrency", "1", "--max-cost"]
+    lab.server.answer = scripted(lab.replies, asked)
+    lab.monkeypatch.chdir(lab.tmp_path)  # where the folder `grades` is made
+    (lab.tmp_path / "prices.yaml").write_text("exact: [100, 100]\nmoody: [100, 100]\n")
+    command = ["mint", "grade", str(results), "--rubric", str(lab.tmp_path / "rubric.yaml")]
+    command += [f"--grader=openai:exact@{lab.server.url}", "--max-tokens", "64"]
+    command += ["--prices", str(lab.tmp_path / "prices.yaml"), "--concurrency", "1", "--max-cost"]
 
     def rows(name: str) -> list[dict[str, str]]:
-        with (tmp_path / "grades" / name).open() as file:
+        with (lab.tmp_path / "grades" / name).open() as file:
             return list(csv.DictReader(file))
 
-    capsys.readouterr()
+    lab.capsys.readouterr()
     assert main([*command, "0"]) == 2
-    assert "a number above 0" in capsys.readouterr().err
+    assert "a number above 0" in lab.capsys.readouterr().err
     assert main([*command, "0.1"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(lab.capsys.readouterr().out.split())
     some = len(asked)
     assert 0 < some < 30
+    assert {body["max_tokens"] for body in lab.server.requests} == {64}
     assert "stopped: $" in said
     assert "higher `max_cost`" in said
     assert len(rows("grades.csv")) == some
-    assert not (tmp_path / "grades" / "sample.csv").exists()
+    assert not (lab.tmp_path / "grades" / "sample.csv").exists()
     assert main([*command, "100"]) == 0
     assert len(asked) == 30  # nothing was asked twice
     assert len(rows("grades.csv")) == len(rows("sample.csv")) == 30
     # Another grader that cannot be paid takes nothing away from the first.
-    capsys.readouterr()
-    assert main([*command, "0.01", f"--grader=openai:moody@{server.url}"]) == 1
-    assert "gave no grade" not in capsys.readouterr().out
-    assert [row[f"openai:exact@{server.url}"] for row in rows("grades.csv")].count("") == 0
+    lab.capsys.readouterr()
+    assert main([*command, "0.01", f"--grader=openai:moody@{lab.server.url}"]) == 1
+    assert "gave no grade" not in lab.capsys.readouterr().out
+    assert [row[f"openai:exact@{lab.server.url}"] for row in rows("grades.csv")].count("") == 0
     assert len(asked) == 30
 
 
@@ -183,21 +157,19 @@ def test_a_rubric_that_is_none_is_refused(tmp_path: Path, text: str, said: str) 
         read_rubric(tmp_path / "rubric.yaml")
 
 
-def test_a_label_that_is_no_grade_is_named(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "labels.csv").write_text("id,label\nabc,good\n")
+def test_a_label_that_is_no_grade_is_named(lab: Any, results: Path) -> None:
+    (lab.tmp_path / "labels.csv").write_text("id,label\nabc,good\n")
     command = [
         "mint",
         "grade",
         str(results),
         "--rubric",
-        str(tmp_path / "rubric.yaml"),
+        str(lab.tmp_path / "rubric.yaml"),
         "--grader",
         "openai:x@http://h/v1",
     ]
-    assert main([*command, "--labels", str(tmp_path / "labels.csv")]) == 2
-    assert "labels.csv:2: unknown grade 'good'" in capsys.readouterr().err
+    assert main([*command, "--labels", str(lab.tmp_path / "labels.csv")]) == 2
+    assert "labels.csv:2: unknown grade 'good'" in lab.capsys.readouterr().err
 
 
 def test_the_majority_of_three_is_compared_with_the_person() -> None:
@@ -221,12 +193,20 @@ def test_the_last_answer_of_an_episode_is_graded(results: Path) -> None:
 
 
 def test_pass_rates_are_over_tasks_that_were_tried_unequally_often() -> None:
-    passed = {"1": (True, False), "2": (True,), "3": (False, False, True), "4": (False,)}
+    passed = {
+        ("gsm8k", "1"): (True, False),
+        ("gsm8k", "2"): (True,),
+        ("mbpp", "1"): (False, False, True),
+        ("mbpp", "4"): (False,),
+        ("mbpp", "5"): (False, False),
+    }
     graded = [
-        Graded(GradedAnswer("r", "gsm8k", task, repeat, "", "", ""), {"g": "right" if good else "wrong"})
+        Graded(GradedAnswer("r", *task, repeat, "", "", ""), {"g": "right" if good else "wrong"})
         for task, tries in passed.items()
         for repeat, good in enumerate(tries)
     ]
     found = pass_rates(graded, Rubric("", ("right", "wrong"), ("right",)))
-    expected = tasks_interval([1, 1, 1, 0], [2, 1, 3, 1], datasets=["gsm8k"] * 4)
-    assert found == {("r", "g"): (7, 3 / 7, expected.low, expected.high)}
+    solved, tries, datasets = [1, 1, 1, 0, 0], [2, 1, 3, 1, 2], ["gsm8k"] * 2 + ["mbpp"] * 3
+    expected = tasks_interval(solved, tries, datasets=datasets)
+    assert found == {("r", "g"): (9, 3 / 9, expected.low, expected.high)}
+    assert tasks_interval(solved, tries) != expected

@@ -28,39 +28,37 @@ def folders(output: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_folder_of_configurations_is_played_cell_by_cell(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, script: Any
-) -> None:
-    data = make_data(4)
-    configs = tmp_path / "configs"
+def test_a_folder_of_configurations_is_played_cell_by_cell(lab: Any, scripted: str) -> None:
+    data = lab.make_data(4)
+    configs = lab.tmp_path / "configs"
     assert main(["mint", "configs", str(configs), "--tasks", "gsm8k", "--model", "my-model"]) == 0
     plain = configs / "my-model" / "F=None"
     assert len(list(plain.rglob("*.json"))) == 5
-    output = tmp_path / "out"
+    output = lab.tmp_path / "out"
     arguments = ["--agent", scripted, "--name", "my-model", "--data", str(data), "-o", str(output)]
     assert main(["mint", "run", "--config", str(plain), *arguments]) == 0
     budgets = ("max1_p1", "max2_p2", "max3_p2", "max4_p2", "max5_p2")
     assert folders(output) == [f"my-model/F=None/{k}+tool+cd/reasoning/gsm8k" for k in budgets]
-    assert len(script.lines(output)) == 5 * 4
-    first = script.lines(output / "my-model/F=None/max1_p1+tool+cd")
+    assert len(lab.script.lines(output)) == 5 * 4
+    first = lab.script.lines(output / "my-model/F=None/max1_p1+tool+cd")
     assert all(len(line["state"]["history"]) == 2 for line in first)
 
 
-def test_one_file_names_agent_address_and_sampling_itself(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, script: Any
-) -> None:
-    data = make_data(2)
-    assert main(["mint", "configs", str(tmp_path / "configs"), "--tasks", "gsm8k"]) == 0
-    (file,) = (tmp_path / "configs").rglob("F=None/max3*/reasoning/gsm8k.json")
+def test_one_file_names_agent_address_and_sampling_itself(lab: Any, scripted: str) -> None:
+    data = lab.make_data(2)
+    assert main(["mint", "configs", str(lab.tmp_path / "configs"), "--tasks", "gsm8k"]) == 0
+    (file,) = (lab.tmp_path / "configs").rglob("F=None/max3*/reasoning/gsm8k.json")
     config = json.loads(file.read_text())
     settings = {"model_name": "org/own-model", "max_tokens": 99, "temperature": 0.5}
-    config["agent"]["config"] |= {**settings, "openai.api_base": server.url}
+    config["agent"]["config"] |= {**settings, "openai.api_base": lab.server.url}
     config["task"]["filepath"] = str(data / "gsm8k" / "test_prompts.json")
-    config["output_dir"] = str(tmp_path / "there" / "own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k")
+    config["output_dir"] = str(lab.tmp_path / "there" / "own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k")
     file.write_text(json.dumps(config))
-    assert main(["mint", "run", "--config", str(file)]) == 0
-    assert folders(tmp_path / "there") == ["own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k"]
-    asked = {(body["model"], body["max_tokens"], body["temperature"]) for body in server.requests}
+    assert main(["mint", "run", "--config", str(file), "--rule", "published"]) == 0
+    (kept,) = (lab.tmp_path / "there").rglob("settings.json")
+    assert json.loads(kept.read_text())["rule"] == "published"
+    assert folders(lab.tmp_path / "there") == ["own-model/F=None/max3_p2+tool+cd/reasoning/gsm8k"]
+    asked = {(body["model"], body["max_tokens"], body["temperature"]) for body in lab.server.requests}
     assert asked == {("org/own-model", 99, 0.5)}
 
 
@@ -104,51 +102,50 @@ def own_config(
     return make
 
 
+@pytest.mark.slow
 def test_the_file_that_a_configuration_names_is_played_not_its_neighbour(
-    tmp_path: Path, own_config: Callable[..., Path], scripted: str, script: Any
+    lab: Any, own_config: Callable[..., Path], scripted: str
 ) -> None:
-    subset = tmp_path / "data" / "gsm8k" / "subset.json"
+    subset = lab.tmp_path / "data" / "gsm8k" / "subset.json"
     subset.write_text(json.dumps({"id": 77, "prompt": "What is 77 + 1?", "reference": "78"}) + "\n")
     assert main(["mint", "run", "--config", str(own_config(filepath=str(subset)))]) == 0
-    assert [line["task"]["task_id"] for line in script.lines(tmp_path / "out")] == [77]
+    assert [line["task"]["task_id"] for line in lab.script.lines(lab.tmp_path / "out")] == [77]
 
 
 def test_the_tools_that_a_configuration_names_are_in_the_session(
-    tmp_path: Path, own_config: Callable[..., Path], server: Any, replies: Any, script: Any
+    lab: Any, own_config: Callable[..., Path]
 ) -> None:
-    server.answer = lambda body, number: replies.chat("<execute>print(double(21))</execute>")
+    lab.server.answer = lambda body, number: lab.replies.chat("<execute>print(double(21))</execute>")
     file = own_config(tool_imports=[["lab_tools", "Doubler"]])
     assert main(["mint", "run", "--config", str(file), "--limit", "1"]) == 0
-    (line,) = script.lines(tmp_path / "out")
+    (line,) = lab.script.lines(lab.tmp_path / "out")
     assert "[1] double(x: int) -> str" in line["state"]["history"][0]["content"]
     assert "wikipedia_search(" not in line["state"]["history"][0]["content"].partition("---")[0]
     assert line["state"]["history"][2]["content"].startswith("Observation:\n42\n")
 
 
-def test_two_tasks_with_one_id_are_refused_before_anything_is_asked(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, server: Any, capsys: Any
-) -> None:
-    data = make_data(2)
+def test_two_tasks_with_one_id_are_refused_before_anything_is_asked(lab: Any, scripted: str) -> None:
+    data = lab.make_data(2)
     with (data / "gsm8k" / "test_prompts.json").open("a") as file:
         file.write(json.dumps({"id": "1", "prompt": "What is 5 + 1?", "reference": "6"}) + "\n")
-    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(data), "-o", str(tmp_path / "out")]
+    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(data), "-o", str(lab.tmp_path / "out")]
     assert main(["mint", "run", *options]) == 2
-    assert "more than one task has the id '1'" in capsys.readouterr().err
-    assert not server.requests
+    assert "more than one task has the id '1'" in lab.capsys.readouterr().err
+    assert not lab.server.requests
 
 
 def test_a_file_without_tasks_is_named_and_one_with_a_byte_order_mark_is_read(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, script: Any, capsys: Any
+    lab: Any, scripted: str
 ) -> None:
-    file = make_data(1) / "gsm8k" / "test_prompts.json"
+    file = lab.make_data(1) / "gsm8k" / "test_prompts.json"
     lines = file.read_text()
-    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(tmp_path / "data")]
+    options = ["--agent", scripted, "--tasks", "gsm8k", "--data", str(lab.tmp_path / "data")]
     file.write_text("\n")
-    assert main(["mint", "run", *options, "-o", str(tmp_path / "out")]) == 2
-    assert "holds no tasks" in capsys.readouterr().err
+    assert main(["mint", "run", *options, "-o", str(lab.tmp_path / "out")]) == 2
+    assert "holds no tasks" in lab.capsys.readouterr().err
     file.write_text(lines, encoding="utf-8-sig")
-    assert main(["mint", "run", *options, "-o", str(tmp_path / "out")]) == 0
-    assert len(script.lines(tmp_path / "out")) == 1
+    assert main(["mint", "run", *options, "-o", str(lab.tmp_path / "out")]) == 0
+    assert len(lab.script.lines(lab.tmp_path / "out")) == 1
 
 
 LAB_TASK = """
@@ -166,27 +163,23 @@ class LabTask(Task):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["slides", "gsm8k"])
 @pytest.mark.parametrize("named", ["lab_task:LabTask", "LabTask"])
 def test_a_configuration_names_a_class_of_your_own_for_any_dataset(
-    dataset: str,
-    named: str,
-    tmp_path: Path,
-    own_config: Callable[..., Path],
-    server: Any,
-    replies: Any,
-    script: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Any, dataset: str, named: str, own_config: Callable[..., Path]
 ) -> None:
-    here = tmp_path / f"{dataset} {named}"  # the current folder, in which a command does not look by itself
+    here = (
+        lab.tmp_path / f"{dataset} {named}"
+    )  # the current folder, in which a command does not look by itself
     here.mkdir()
     module = f"lab_{dataset}"
     (here / f"{module}.py").write_text(LAB_TASK)
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    lab.monkeypatch.chdir(here)
+    lab.monkeypatch.setattr(sys, "path", list(sys.path))
     if ":" not in named:  # as the guide of the published benchmark has it
         datasets.import_class(module, "LabTask")
-    server.answer = lambda body, number: replies.chat("<solution> lab 1 </solution>")
+    lab.server.answer = lambda body, number: lab.replies.chat("<solution> lab 1 </solution>")
     file = own_config(task_class=named.replace("lab_task", module), task_type="lab")
     config = json.loads(file.read_text())
     config["output_dir"] = f"out/m/F=None/max2_p2+tool+cd/lab/{dataset}"
@@ -196,7 +189,7 @@ def test_a_configuration_names_a_class_of_your_own_for_any_dataset(
         '{"id": 1, "prompt": "?", "reference": "1"}\n{"id": 2, "prompt": "?", "reference": "2"}\n'
     )
     assert main(["mint", "run", "--config", str(file)]) == 0
-    solved = {line["task"]["task_id"]: line["state"]["success"] for line in script.lines(here / "out")}
+    solved = {line["task"]["task_id"]: line["state"]["success"] for line in lab.script.lines(here / "out")}
     assert solved == {1: True, 2: False}
 
 
@@ -208,7 +201,7 @@ def test_the_key_that_is_wrong_in_a_configuration_is_named(
     file.write_text(json.dumps({**config, "output_dir": "out/a"}))
     capsys.readouterr()
     assert main(["mint", "run", "--config", str(file)]) == 2
-    expected = "gsm8k.json: output_dir out/a is not the folder of a run; expected <model>/F=<expert>"
+    expected = "gsm8k.json: out/a is not the folder of a run; expected <model>/F=<expert>"
     assert expected in capsys.readouterr().err
     del config["task"]["task_type"]
     file.write_text(json.dumps(config))
@@ -225,15 +218,11 @@ def test_the_key_that_is_wrong_in_a_configuration_is_named(
     ],
 )
 def test_a_folder_that_belies_the_feedback_is_refused(
-    folder: str,
-    agent_class: str,
-    tmp_path: Path,
-    own_config: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
+    lab: Any, folder: str, agent_class: str, own_config: Callable[..., Path]
 ) -> None:
     file = own_config()
     config = json.loads(file.read_text())
-    config["output_dir"] = str(tmp_path / "out" / f"m/{folder}/max2_p2+tool+cd/reasoning/gsm8k")
+    config["output_dir"] = str(lab.tmp_path / "out" / f"m/{folder}/max2_p2+tool+cd/reasoning/gsm8k")
     config["feedback_config"] = {
         "pseudo_human_feedback": "no_GT",
         "feedback_form": "textual",
@@ -241,99 +230,41 @@ def test_a_folder_that_belies_the_feedback_is_refused(
     }
     file.write_text(json.dumps(config))
     assert main(["mint", "run", "--config", str(file)]) == 2
-    assert "let them agree" in capsys.readouterr().err
+    assert "let them agree" in lab.capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_several_budgets_are_runs_of_their_own_and_make_a_slope(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--agent", scripted, "--tasks", "gsm8k", "-o", str(tmp_path / "out")]
-    arguments += ["--data", str(make_data(10))]
-    assert main(["mint", "run", *arguments, "--k", "1..3"]) == 0
-    capsys.readouterr()
-    assert main(["mint", "table", str(tmp_path / "out")]) == 0
-    titles, row = (line.split() for line in capsys.readouterr().out.splitlines()[:2])
-    assert titles[:5] == ["model", "SR1", "SR2", "SR3", "slope"]
-    assert [float(value) for value in row[1:4]] == [30.0, 80.0, 80.0]
-    assert float(row[4]) == pytest.approx(25.0)
-
-
-@pytest.mark.slow
-def test_repeated_runs_give_the_share_of_tasks_solved_every_time(
-    tmp_path: Path,
-    make_data: Callable[[int], Path],
-    server: Any,
-    replies: Any,
-    script: Any,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    asked: dict[str, int] = {}
-
-    def answer(body: dict[str, Any], number: int) -> Any:
-        question = body["messages"][0]["content"]
-        asked[question] = asked.get(question, 0) + 1
-        right = "What is 0 + 1?" in question or asked[question] == 1  # the others only at the first try
-        return replies.chat(f"<solution>{1 if 'What is 0' in question else 2 if right else -7}</solution>")
-
-    server.answer = answer
-    arguments = ["--agent", f"openai:moody@{server.url}", "--tasks", "gsm8k", "--data", str(make_data(2))]
-    output = tmp_path / "out"
-    assert main(["mint", "run", *arguments, "-o", str(output), "--k", "1", "--repeat", "3"]) == 0
-    assert len(script.lines(output)) == 6
-    capsys.readouterr()
-    assert main(["mint", "table", str(output), "--intervals"]) == 0
-    assert "50.0 % (of 3)" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_server_that_comes_back_elsewhere_is_the_same_model(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, script: Any
-) -> None:
-    where = ["--tasks", "gsm8k", "--data", str(make_data(4)), "-o", str(tmp_path / "out")]
+def test_a_server_that_comes_back_elsewhere_is_the_same_model(lab: Any, scripted: str) -> None:
+    where = ["--tasks", "gsm8k", "--data", str(lab.make_data(4)), "-o", str(lab.tmp_path / "out")]
     other = scripted.replace("127.0.0.1", "localhost")
     assert main(["mint", "run", "--agent", scripted, *where, "--limit", "2"]) == 0
     assert main(["mint", "run", "--agent", other, *where]) == 0
-    assert len(script.lines(tmp_path / "out")) == 4
-
-
-def test_other_settings_do_not_grow_into_the_same_folder(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--agent", scripted, "--tasks", "gsm8k", "-o", str(tmp_path / "out")]
-    arguments += ["--data", str(make_data(2))]
-    assert main(["mint", "run", *arguments]) == 0
-    capsys.readouterr()
-    assert main(["mint", "run", *arguments, "--rule", "published"]) == 2
-    assert "rule was 'strict', now 'published'" in capsys.readouterr().err
+    assert len(lab.script.lines(lab.tmp_path / "out")) == 4
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_encyclopedia_it_began_with(
-    tmp_path: Path, make_data: Callable[[int], Path], scripted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    articles = tmp_path / "articles"
+def test_other_settings_do_not_grow_into_the_same_folder(lab: Any, scripted: str) -> None:
+    arguments = ["--agent", scripted, "--tasks", "gsm8k", "-o", str(lab.tmp_path / "out")]
+    arguments += ["--data", str(lab.make_data(2))]
+    assert main(["mint", "run", *arguments]) == 0
+    lab.capsys.readouterr()
+    assert main(["mint", "run", *arguments, "--rule", "published"]) == 2
+    assert "rule was 'strict', now 'published'" in lab.capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_encyclopedia_it_began_with(lab: Any, scripted: str) -> None:
+    articles = lab.tmp_path / "articles"
     articles.mkdir()
     (articles / "Liver.txt").write_text("The liver is an organ.")
-    arguments = [
-        "mint",
-        "run",
-        "--agent",
-        scripted,
-        "--tasks",
-        "gsm8k",
-        "--k",
-        "2",
-        "--data",
-        str(make_data(2)),
-    ]
-    arguments += ["--data", str(make_data(2)), "-o", str(tmp_path / "out"), "--wikipedia"]
+    arguments = ["mint", "run", "--agent", scripted, "--tasks", "gsm8k", "--k", "2"]
+    arguments += ["--data", str(lab.make_data(2)), "-o", str(lab.tmp_path / "out"), "--wikipedia"]
     assert main([*arguments, f"folder:{articles}"]) == 0
-    (kept,) = (tmp_path / "out").rglob("settings.json")
+    (kept,) = (lab.tmp_path / "out").rglob("settings.json")
     assert json.loads(kept.read_text())["wikipedia"] == "folder:articles"
     assert main([*arguments, "live"]) == 2
-    assert "wikipedia was 'folder:articles', now 'live'" in capsys.readouterr().err
-    moved = articles.rename(tmp_path / "elsewhere")
-    (tmp_path / "there").mkdir()
-    moved.rename(tmp_path / "there" / "articles")
-    assert main([*arguments, f"folder:{tmp_path / 'there' / 'articles'}"]) == 0
+    assert "wikipedia was 'folder:articles', now 'live'" in lab.capsys.readouterr().err
+    moved = articles.rename(lab.tmp_path / "elsewhere")
+    (lab.tmp_path / "there").mkdir()
+    moved.rename(lab.tmp_path / "there" / "articles")
+    assert main([*arguments, f"folder:{lab.tmp_path / 'there' / 'articles'}"]) == 0

@@ -56,74 +56,65 @@ def given(episodes: list[dict[str, Any]]) -> set[str]:
         ("binary", "Well. This is BAD.", ""),  # only the first sentence counts
     ],
 )
-def test_every_published_arm(
-    tmp_path: Path, play: Any, server: Any, form: str, said: str, read: str, knows: bool
-) -> None:
-    episodes = play(
-        "--feedback", "TEACHER", "--feedback-form", form, "--gt" if knows else "--no-gt", said=said
-    )
+def test_every_published_arm(lab: Any, play: Any, form: str, said: str, read: str, knows: bool) -> None:
+    (lab.tmp_path / "prices.yaml").write_text("student: [0, 1000]\nteacher: [0, 2000]\n")
+    options = ("--feedback-form", form, "--gt" if knows else "--no-gt")
+    options += ("--prices", str(lab.tmp_path / "prices.yaml"))
+    episodes = play("--feedback", "TEACHER", *options, said=said)
     assert given(episodes) == {read}
     kind = f"{'GT' if knows else 'no_GT'}-{form}"
-    (file,) = tmp_path.rglob("results.jsonl")
+    (file,) = lab.tmp_path.rglob("results.jsonl")
     assert f"student/F=teacher/PHF={kind}/max5_p2+tool+cd/reasoning/gsm8k" in file.as_posix()
-    asked = [body["messages"][0]["content"] for body in server.requests if body["model"] == "teacher"]
-    assert all(len(body["messages"]) == 1 for body in server.requests if body["model"] == "teacher")
+    asked = [body["messages"][0]["content"] for body in lab.server.requests if body["model"] == "teacher"]
+    assert all(len(body["messages"]) == 1 for body in lab.server.requests if body["model"] == "teacher")
     assert all(("NOT GIVEN" in prompt) is not knows for prompt in asked)
     turns = sum(len(line["state"]["history"]) // 2 - 1 for line in episodes)
     assert len(asked) >= turns > 5
     tokens = [line["state"]["token_counter"] for line in episodes]
     assert sum(counter["feedback_completion_tokens"] for counter in tokens) == 5 * len(asked)
+    lines = file.with_name("details.jsonl").read_text().splitlines()
+    kept = {record["task_id"]: record for record in map(json.loads, lines)}
+    for line, counter in zip(episodes, tokens, strict=True):
+        record, last = kept[line["task"]["task_id"]], line["state"]["latest_output"]
+        assert record["tokens"] == counter["total_tokens"] + counter["feedback_total_tokens"]
+        written = counter["completion_tokens"] + 2 * counter["feedback_completion_tokens"]
+        assert record["cost"] == pytest.approx(written / 1000)
+        assert last.get("feedback_type", "") in ("", "feedback_with_gt" if knows else "feedback_wo_gt")
 
 
-def test_the_placebo_arm_asks_nobody_and_says_nothing_about_the_task(
-    tmp_path: Path, play: Any, server: Any
-) -> None:
+def test_the_placebo_arm_asks_nobody_and_says_nothing_about_the_task(lab: Any, play: Any) -> None:
     episodes = play("--feedback", "placebo")
     assert given(episodes) <= set(SENTENCES)
     assert given(episodes)
-    assert {body["model"] for body in server.requests} == {"student"}
-    (file,) = tmp_path.rglob("results.jsonl")
+    assert {body["model"] for body in lab.server.requests} == {"student"}
+    (file,) = lab.tmp_path.rglob("results.jsonl")
     assert "F=placebo/PHF=no_GT-placebo" in file.as_posix()
+    for line in play("--feedback", "placebo", "--calls", "native", output="native"):
+        assert "an expert may comment" in line["state"]["history"][0]["content"]
 
 
-def test_an_answer_given_away_is_marked_in_the_details_and_counted_in_the_table(
-    tmp_path: Path, play: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_given_away_is_marked_in_the_details_and_counted_in_the_table(lab: Any, play: Any) -> None:
     play("--feedback", "TEACHER", "--gt", said="This is BAD. The answer is 2.")
-    (file,) = tmp_path.rglob("details.jsonl")
+    (file,) = lab.tmp_path.rglob("details.jsonl")
     details = [json.loads(line) for line in file.read_text().splitlines()]
     leaks = {record["task_id"]: record["feedback"]["leaks"] for record in details}
     assert leaks[1] == [True]  # What is 1 + 1? A wrong first answer, then the expert tells.
     assert not any(any(found) for task, found in leaks.items() if task != 1)
-    capsys.readouterr()
-    assert main(["mint", "table", str(tmp_path / "out"), "--intervals"]) == 0
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "no_GT" not in line and "GT-" in line]
+    lab.capsys.readouterr()
+    assert main(["mint", "table", str(lab.tmp_path / "out"), "--intervals"]) == 0
+    (row,) = [
+        line for line in lab.capsys.readouterr().out.splitlines() if "no_GT" not in line and "GT-" in line
+    ]
     judged = sum(bool(found) for found in leaks.values())
     assert row.endswith(f"{100 / judged:.1f} %")
 
 
-def test_recorded_feedback_can_be_given_again(
-    tmp_path: Path, play: Any, server: Any, make_recording: Callable[[int], Path]
-) -> None:
+def test_recorded_feedback_can_be_given_again(lab: Any, play: Any) -> None:
     first = play("--feedback", "TEACHER", said="This is BAD. Think.", output="first")
-    server.requests.clear()
-    again = play("--feedback", f"replay:{tmp_path / 'first'}", said="unused", output="again")
-    assert {body["model"] for body in server.requests} == {"student"}
+    lab.server.requests.clear()
+    again = play("--feedback", f"replay:{lab.tmp_path / 'first'}", said="unused", output="again")
+    assert {body["model"] for body in lab.server.requests} == {"student"}
     histories = [
         {line["task"]["task_id"]: line["state"]["history"] for line in lines} for lines in (first, again)
     ]
     assert histories[0] == histories[1]
-
-
-def test_the_gain_of_each_arm_stands_in_the_table(
-    tmp_path: Path, play: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    play(output="all")
-    play("--feedback", "placebo", output="all")
-    play("--feedback", "TEACHER", output="all")
-    capsys.readouterr()
-    assert main(["mint", "table", str(tmp_path / "all"), "--intervals", "--feedback-model", "teacher"]) == 0
-    shown = capsys.readouterr().out
-    rows = [line.split()[:3] for line in shown.splitlines() if line.startswith("student")]
-    assert ["student", "placebo", "no_GT-placebo"] in rows
-    assert ["student", "teacher", "no_GT-textual"] in rows

@@ -23,15 +23,6 @@ def records(journal: LineJournal) -> list[Any]:
     return [record for _, record in read_json_lines(journal.path)]
 
 
-def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
-    journal = LineJournal(tmp_path / "folder" / "lines.jsonl")
-    for line in LINES:
-        journal.append(line)
-    assert records(journal) == LINES
-    journal.close()
-    assert (tmp_path / "folder" / "lines.jsonl").read_bytes().count(b"\n") == len(LINES)
-
-
 def test_a_file_cut_at_any_byte_loses_the_torn_line_only(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     whole = b"".join(json.dumps(line).encode() + b"\n" for line in LINES)

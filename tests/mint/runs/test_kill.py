@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +25,23 @@ def command(recording: Path, data: Path, output: Path) -> list[str]:
     return [sys.executable, "-c", program, "mint", "run", *arguments, "--concurrency", "4"]
 
 
-def test_a_killed_run_goes_on_where_it_was(
-    tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], script: Any
-) -> None:
-    data, recording = make_data(EPISODES), make_recording(EPISODES)
-    subprocess.run(command(recording, data, tmp_path / "whole"), check=True, capture_output=True)
-    expected = script.totals(tmp_path / "whole")
+def test_a_killed_run_goes_on_where_it_was(lab: Any) -> None:
+    data, recording = lab.make_data(EPISODES), lab.make_recording(EPISODES)
+    subprocess.run(command(recording, data, lab.tmp_path / "whole"), check=True, capture_output=True)
+    expected = lab.script.totals(lab.tmp_path / "whole")
     assert len(expected[0]) == EPISODES
-    killed = tmp_path / "killed"
+    killed = lab.tmp_path / "killed"
     moments = sorted(random.Random(20).sample(range(1, EPISODES // 2), KILLS))
     kills = [kill_after(moment, command(recording, data, killed), killed) for moment in moments]
     assert any(kills)
     with next(killed.rglob("results.jsonl")).open("ab") as file:  # what a kill inside a write would leave
         file.write(b'{"state": {"history": [{"role"')
     subprocess.run(command(recording, data, killed), check=True, capture_output=True)
-    assert script.totals(killed) == expected
+    assert lab.script.totals(killed) == expected
 
 
-def test_a_request_to_end_keeps_finished_episodes_and_exits_with_143(
-    tmp_path: Path, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], script: Any
-) -> None:
-    data, recording, output = make_data(EPISODES), make_recording(EPISODES), tmp_path / "out"
+def test_a_request_to_end_keeps_finished_episodes_and_exits_with_143(lab: Any) -> None:
+    data, recording, output = lab.make_data(EPISODES), lab.make_recording(EPISODES), lab.tmp_path / "out"
     process = subprocess.Popen(
         command(recording, data, output),
         stdout=subprocess.DEVNULL,
@@ -61,11 +56,11 @@ def test_a_request_to_end_keeps_finished_episodes_and_exits_with_143(
     assert process.returncode == 128 + signal.SIGTERM, said
     assert "Traceback" not in said
     assert_ends(process.pid)
-    kept = script.totals(output)[0]
+    kept = lab.script.totals(output)[0]
     assert 10 <= len(kept) < EPISODES
     before = next(output.rglob("results.jsonl")).read_bytes()
     subprocess.run(command(recording, data, output), check=True, capture_output=True)
-    assert len(script.totals(output)[0]) == EPISODES
+    assert len(lab.script.totals(output)[0]) == EPISODES
     assert next(output.rglob("results.jsonl")).read_bytes().startswith(before)  # nothing is played again
 
 

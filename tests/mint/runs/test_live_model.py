@@ -32,22 +32,16 @@ def run(output: Path, *arguments: str) -> None:
     assert main(["mint", "run", *short, "-o", str(output), *arguments]) == 0
 
 
-def test_the_same_command_line_works_against_a_server_and_in_this_process(
-    tmp_path: Path,
-    live_url: str,
-    script: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_same_command_line_works_against_a_server_and_in_this_process(lab: Any, live_url: str) -> None:
     # Sums over another number of threads may round to another word.
-    monkeypatch.setattr("histobench.mint.agents.local_model.default_threads", lambda: 1)
-    run(tmp_path / "served", "--agent", f"openai:{MODEL}@{live_url}", "--concurrency", "1")
-    run(tmp_path / "embedded")
-    served, embedded = (script.lines(tmp_path / name) for name in ("served", "embedded"))
+    lab.monkeypatch.setattr("histobench.mint.agents.local_model.default_threads", lambda: 1)
+    run(lab.tmp_path / "served", "--agent", f"openai:{MODEL}@{live_url}", "--concurrency", "1")
+    run(lab.tmp_path / "embedded")
+    served, embedded = (lab.script.lines(lab.tmp_path / name) for name in ("served", "embedded"))
     (line,) = served
     assert line["state"]["finished"]
     assert line["state"]["token_counter"]["completion_tokens"] > 0
     assert any(message["role"] == "assistant" for message in line["state"]["history"])
     assert embedded == served  # greedy decoding: the same words, tokens and verdict
-    assert main(["mint", "table", str(tmp_path / "served")]) == 0
-    assert MODEL in capsys.readouterr().out
+    assert main(["mint", "table", str(lab.tmp_path / "served")]) == 0
+    assert MODEL in lab.capsys.readouterr().out

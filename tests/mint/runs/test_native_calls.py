@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from histobench.cli.main import main
-from histobench.mint.envs.action import classify
+from histobench.mint.envs.action import ACTION_GRAMMAR, SOLUTION_GRAMMAR, classify
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
@@ -59,21 +58,19 @@ def as_calls(kind: str, words: str, replies: Any) -> Any:
 
 def play(server: Any, data: Path, output: Path, *flags: str) -> int:
     agent = f"openai:m@{server.url}"
-    arguments = ["--tasks", "gsm8k", "--data", str(data), "--cache", "none", "--output", str(output)]
+    arguments = ["--tasks", "gsm8k", "--data", str(data), "--cache", "none", "--results", str(output)]
     return main(["mint", "run", "--agent", agent, *arguments, *flags])
 
 
 @pytest.mark.slow
-def test_the_same_calls_give_the_same_observations_in_both_dialects(
-    server: Any, replies: Any, script: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
-    data = make_data(10)
-    server.answer = lambda body, number: replies.chat(as_text(*turn_of(body["messages"])))
-    assert play(server, data, tmp_path / "text") == 0
-    server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), replies)
-    assert play(server, data, tmp_path / "native", "--calls", "native") == 0
+def test_the_same_calls_give_the_same_observations_in_both_dialects(lab: Any) -> None:
+    data = lab.make_data(10)
+    lab.server.answer = lambda body, number: lab.replies.chat(as_text(*turn_of(body["messages"])))
+    assert play(lab.server, data, lab.tmp_path / "text") == 0
+    lab.server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), lab.replies)
+    assert play(lab.server, data, lab.tmp_path / "native", "--calls", "native") == 0
     text, native = (
-        {line["task"]["task_id"]: line["state"] for line in script.lines(tmp_path / name)}
+        {line["task"]["task_id"]: line["state"] for line in lab.script.lines(lab.tmp_path / name)}
         for name in ("text", "native")
     )
     assert text.keys() == native.keys()
@@ -96,13 +93,13 @@ def test_the_same_calls_give_the_same_observations_in_both_dialects(
         ]
 
 
-def test_results_go_back_as_the_provider_wants_them(
-    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
-    server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), replies)
-    play(server, make_data(2), tmp_path / "out", "--calls", "native")
+@pytest.mark.slow
+def test_results_go_back_as_the_provider_wants_them(lab: Any) -> None:
+    lab.server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), lab.replies)
+    play(lab.server, lab.make_data(2), lab.tmp_path / "out", "--calls", "native")
     last = max(
-        (body for body in server.requests if "What is 1 + 1?" in str(body)), key=lambda b: len(b["messages"])
+        (body for body in lab.server.requests if "What is 1 + 1?" in str(body)),
+        key=lambda b: len(b["messages"]),
     )
     roles = [entry["role"] for entry in last["messages"]]
     assert roles == ["user", "assistant", "tool", "user", "assistant", "tool", "user"]
@@ -114,9 +111,8 @@ def test_results_go_back_as_the_provider_wants_them(
     assert "stop" not in last  # the text dialect's
 
 
-def test_an_answer_is_one_action_however_many_calls_it_holds(
-    server: Any, replies: Any, script: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_an_answer_is_one_action_however_many_calls_it_holds(lab: Any) -> None:
     def answer(body: dict[str, Any], number: int) -> Any:
         turn = sum(entry["role"] == "assistant" for entry in body["messages"])
         many = (
@@ -125,11 +121,11 @@ def test_an_answer_is_one_action_however_many_calls_it_holds(
             [call("pyton", {"code": "1"}, "e"), call("python", {"cod": "1"}, "f")],
             [call("python", {"code": "print('no')"}, "g"), call("propose_solution", {"solution": "1"}, "h")],
         )
-        return replies.Reply(chat_calls(*many[turn]))
+        return lab.replies.Reply(chat_calls(*many[turn]))
 
-    server.answer = answer
-    assert play(server, make_data(1), tmp_path / "out", "--calls", "native") == 0
-    (line,) = script.lines(tmp_path / "out")
+    lab.server.answer = answer
+    assert play(lab.server, lab.make_data(1), lab.tmp_path / "out", "--calls", "native") == 0
+    (line,) = lab.script.lines(lab.tmp_path / "out")
     counts = line["state"]["agent_action_count"]
     assert counts == {"use_tool": 2, "invalid_action": 1, "propose_solution": 1}
     assert line["state"]["success"]
@@ -151,13 +147,11 @@ def test_an_answer_is_one_action_however_many_calls_it_holds(
     assert "g" not in results  # the episode ended with the proposal
 
 
-def test_a_call_beside_a_wrong_proposal_is_not_made(
-    server: Any, replies: Any, script: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_call_beside_a_wrong_proposal_is_not_made(lab: Any) -> None:
     both = [call("python", {"code": "print('no')"}, "a"), call("propose_solution", {"solution": "-7"}, "b")]
-    server.answer = lambda body, number: replies.Reply(chat_calls(*both))
-    play(server, make_data(1), tmp_path / "out", "--calls", "native")
-    parts = script.lines(tmp_path / "out")[0]["state"]["history"][2]["parts"]
+    lab.server.answer = lambda body, number: lab.replies.Reply(chat_calls(*both))
+    play(lab.server, lab.make_data(1), lab.tmp_path / "out", "--calls", "native")
+    parts = lab.script.lines(lab.tmp_path / "out")[0]["state"]["history"][2]["parts"]
     assert [part.get("text") for part in parts[:2]] == [
         "Your call of python was not made: a turn that proposes a solution makes no other calls.",
         "Your answer is wrong.",
@@ -165,29 +159,45 @@ def test_a_call_beside_a_wrong_proposal_is_not_made(
 
 
 @pytest.mark.slow
-def test_a_native_run_is_resumed_and_kept_apart_from_the_text_dialect(
-    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path, capsys: Any
-) -> None:
-    server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), replies)
-    data = make_data(3)
-    assert play(server, data, tmp_path, "--calls", "native") == 0
-    asked = len(server.requests)
-    assert play(server, data, tmp_path, "--calls", "native") == 0
-    assert len(server.requests) == asked
-    assert (tmp_path / "m/F=None/max5_p2+tool+cd+native/reasoning/gsm8k/results.jsonl").is_file()
-    capsys.readouterr()
-    assert main(["mint", "table", str(tmp_path)]) == 0
-    assert "m+native" in capsys.readouterr().out
+def test_a_native_run_is_resumed_and_kept_apart_from_the_text_dialect(lab: Any) -> None:
+    lab.server.answer = lambda body, number: as_calls(*turn_of(body["messages"]), lab.replies)
+    data = lab.make_data(3)
+    assert play(lab.server, data, lab.tmp_path, "--calls", "native") == 0
+    asked = len(lab.server.requests)
+    assert play(lab.server, data, lab.tmp_path, "--calls", "native") == 0
+    assert len(lab.server.requests) == asked
+    assert (lab.tmp_path / "m/F=None/max5_p2+tool+cd+native/reasoning/gsm8k/results.jsonl").is_file()
+    lab.capsys.readouterr()
+    assert main(["mint", "table", str(lab.tmp_path)]) == 0
+    assert "m+native" in lab.capsys.readouterr().out
 
 
-def test_recorded_text_is_played_as_native_calls_with_the_same_result(
-    script: Any, make_data: Callable[[int], Path], make_recording: Callable[[int], Path], tmp_path: Path
-) -> None:
-    data, recording = make_data(10), make_recording(10)
+@pytest.mark.slow
+def test_recorded_text_is_played_as_native_calls_with_the_same_result(lab: Any) -> None:
+    data, recording = lab.make_data(10), lab.make_recording(10)
     sums = {}
     for calls in ("text", "native"):
-        output = tmp_path / calls
-        arguments = ["--tasks", "gsm8k", "--data", str(data), "--output", str(output), "--calls", calls]
+        output = lab.tmp_path / calls
+        arguments = ["--tasks", "gsm8k", "--data", str(data), "--results", str(output), "--calls", calls]
         assert main(["mint", "run", "--agent", f"replay:{recording}", *arguments]) == 0
-        sums[calls] = script.totals(output)
+        sums[calls] = lab.script.totals(output)
     assert sums["text"] == sums["native"]
+
+
+def test_the_last_step_gets_the_grammar_of_a_solution(lab: Any) -> None:
+    lab.server.answer = lambda body, number: lab.replies.chat("<execute>1</execute>")
+    arguments = ["--tasks", "gsm8k", "--data", str(lab.make_data(1)), "--results", str(lab.tmp_path / "out")]
+    given = ["--agent", f"openai:m@{lab.server.url}", "--k", "3", *arguments]
+    assert main(["mint", "run", "--constrain", *given]) == 0
+    sent = [body["grammar"] for body in lab.server.requests]
+    assert sent == [ACTION_GRAMMAR, ACTION_GRAMMAR, SOLUTION_GRAMMAR]
+
+
+def test_native_calls_are_required_instead_of_a_grammar(lab: Any) -> None:
+    # A small model behind llama.cpp wrote its calls as text in 40 of 40 episodes.
+    lab.server.answer = lambda body, number: lab.replies.chat("I would call propose_solution.")
+    arguments = ["--tasks", "gsm8k", "--data", str(lab.make_data(1)), "--results", str(lab.tmp_path / "out")]
+    given = ["--agent", f"openai:m@{lab.server.url}", "--calls", "native", "--k", "2", *arguments]
+    assert main(["mint", "run", "--constrain", *given]) == 0
+    sent = [(body["tool_choice"], "grammar" in body) for body in lab.server.requests]
+    assert sent == [("required", False)] * 2

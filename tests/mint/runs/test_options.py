@@ -115,14 +115,20 @@ def test_an_option_of_a_run_reaches_what_it_is_for(name: str, seen: Callable[...
 def test_the_rates_of_a_run_are_divided_over_its_workers(
     of: int | None, requests: float, tokens: float, tmp_path: Path
 ) -> None:
+    kept: list[tuple[float, float]] = []
     others = {
-        "spent_before": 0.0,
-        "spent_by_others": lambda: (0.0, 0.0),
-        "keep_spent": lambda paid, held: None,
+        "spent_before": 4.0,
+        "spent_by_others": lambda: (2.0, 1.0),
+        "keep_spent": lambda paid, held: kept.append((paid, held)),
     }
     writer: Any = of and SimpleNamespace(part=SimpleNamespace(of=of), **others)
-    terms = open_terms(RunOptions(rpm=60.0, tpm=900.0, cache="none"), tmp_path, [], writer)
+    terms = open_terms(RunOptions(rpm=60.0, tpm=900.0, cache="none", max_cost=10.0), tmp_path, [], writer)
     assert terms.limits == {"requests": requests, "tokens": tokens}
+    if of:  # paid before, paid and held back by others, and this make up the limit
+        assert terms.costs.hold(3.0, waited=0.0)
+        assert not terms.costs.hold(0.5, waited=0.0)
+        terms.costs.settle(3.0, 2.5)
+        assert (terms.costs.spent, kept[0], kept[-1]) == (6.5, (0.0, 3.0), (2.5, 0.0))
 
 
 @pytest.mark.usefixtures("seen")
@@ -161,16 +167,14 @@ def test_what_changes_the_answers_of_a_cell_is_in_its_settings() -> None:
 
 @pytest.mark.usefixtures("one_sandbox")
 @pytest.mark.slow
-def test_what_the_model_is_asked_follows_the_options(
-    server: Any, replies: Any, make_data: Callable[[int], Path], tmp_path: Path
-) -> None:
-    server.answer = lambda body, number: replies.chat("<solution>-7</solution>")
-    data = make_data(3)
+def test_what_the_model_is_asked_follows_the_options(lab: Any) -> None:
+    lab.server.answer = lambda body, number: lab.replies.chat("<solution>-7</solution>")
+    data = lab.make_data(3)
 
     def bodies(name: str, **options: Any) -> list[dict[str, Any]]:
-        before = len(server.requests)
-        hb.mint.run(f"openai:m@{server.url}", "gsm8k", data=data, output=tmp_path / name, **options)
-        return server.requests[before:]
+        before = len(lab.server.requests)
+        hb.mint.run(f"openai:m@{lab.server.url}", "gsm8k", data=data, results=lab.tmp_path / name, **options)
+        return lab.server.requests[before:]
 
     plain = bodies("plain", limit=2)
     assert len(plain) == 4  # two tasks, two answers each

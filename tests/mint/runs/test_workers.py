@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,27 +18,21 @@ from typing import Any
 import pytest
 
 from histobench.cli.main import main
-from histobench.cli.mint import INCOMPLETE
 from histobench.core.errors import HistobenchError
-from histobench.mint.agents.costs import CostTracker
+from histobench.mint.agents.costs import Ledger
 from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.stored_episode import WRITERS, find_result_files
 from histobench.mint.runs import episode_queue
-from histobench.mint.runs.episode_queue import (
-    EpisodeCounter,
-    PendingEpisode,
-    _play_alone,
-    _Progress,
-    place_of,
-    run_episode,
-)
+from histobench.mint.runs.episode_queue import EpisodeCounter, PendingEpisode, Run, place_of, run_episode
 from histobench.mint.runs.episode_run import RunContext
 from histobench.mint.runs.parted_run import PartedRun, count, plan_parts
 from histobench.mint.runs.play import Played, load_cells, no_display
-from histobench.mint.runs.run_options import RunOptions
+from histobench.mint.runs.run_options import SPENT, RunOptions
 from histobench.mint.runs.writers import Part, open_writer, spent_by_writers
 from histobench.work import clusters
 from histobench.work.engines import RayEngine, RayWorker
+
+pytestmark = pytest.mark.slow
 
 EPISODES = 30
 PARTS = 3
@@ -69,29 +64,45 @@ def test_the_parts_of_a_run_share_its_episodes_out() -> None:
     assert min(map(sum, shares)) > 25
 
 
-@pytest.mark.slow
-def test_workers_together_play_what_one_process_plays(
-    tmp_path: Path, options: RunOptions, script: Any
-) -> None:
+def test_a_worker_knows_what_the_others_have_paid_and_hold_back(tmp_path: Path) -> None:
+    writers = [open_writer(tmp_path, Part(number, 3)) for number in range(3)]
+    for number, writer in enumerate(writers):
+        writer.keep_spent(10.0**number, 2 * 10.0**number)
+    assert writers[1].spent_by_others() == (101.0, 202.0)
+
+
+def test_the_time_left_follows_from_the_pace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(monotonic=lambda: now.seconds, seconds=100.0)
+    monkeypatch.setattr(episode_queue, "time", now)
+    counter = EpisodeCounter(10)
+    counter.add_earlier(successes=1, failures=1)
+    for now.seconds in (103.0, 109.0):
+        counter.add(done=1, successes=1, tokens=5)
+    counter.add(failures=1)
+    standing = counter.standing(spent=2.0, unpriced=3)
+    assert (standing.seconds, standing.seconds_left, standing.success_rate) == (9.0, 4.5 * 5, 75.0)
+
+
+def test_workers_together_play_what_one_process_plays(lab: Any, options: RunOptions) -> None:
     arguments = ["--agent", options.agent, "--tasks", "gsm8k", "--data", options.data]
-    assert main(["mint", "run", *map(str, arguments), "-o", str(tmp_path / "whole")]) == 0
+    assert main(["mint", "run", *map(str, arguments), "-o", str(lab.tmp_path / "whole")]) == 0
     run = plan_parts(options, PARTS)
     loaded, _ = load_cells(options)
     for number in range(PARTS):
         play_part(run, number)
         assert 0 < count(run, loaded).standing().done <= EPISODES
-    assert script.totals(run.results) == script.totals(tmp_path / "whole")
+    assert lab.script.totals(run.results) == lab.script.totals(lab.tmp_path / "whole")
     # Another number of workers, and one process, find nothing left to do.
     again = plan_parts(options, 2)
     assert not play_part(again, 0).outcome.standing.done < EPISODES / 4
     assert main(["mint", "run", *map(str, arguments), "-o", str(run.results)]) == 0
-    assert script.totals(run.results) == script.totals(tmp_path / "whole")
+    assert lab.script.totals(run.results) == lab.script.totals(lab.tmp_path / "whole")
     assert len(list(read_outcomes(run.results))) == EPISODES
 
 
 @pytest.mark.nightly
 def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
-    tmp_path: Path, options: RunOptions, script: Any
+    lab: Any, options: RunOptions
 ) -> None:
     run = plan_parts(options, 2)
     program = "import sys; from histobench.cli.main import main; sys.exit(main())"
@@ -112,43 +123,29 @@ def test_a_worker_that_is_killed_is_followed_by_one_that_plays_the_rest(
         assert beside.wait(timeout=600) == 0
     finally:
         beside.kill()
-    played, _ = script.totals(run.results)
+    played, _ = lab.script.totals(run.results)
     assert sorted(played) == sorted(map(str, range(EPISODES)))
-
-
-def test_two_runs_in_one_folder_play_every_episode_once(options: RunOptions, script: Any) -> None:
-    """As after a submission that was killed, and repeated on a machine that cannot ask Slurm."""
-    runs = [plan_parts(options, parts) for parts in (1, 2)]
-    program = "import sys; from histobench.cli.main import main; sys.exit(main())"
-    workers = [subprocess.Popen([sys.executable, "-c", program, *run.worker_arguments()]) for run in runs]
-    assert all(worker.wait(timeout=600) in (0, INCOMPLETE) for worker in workers)
-    files = find_result_files(runs[0].results)
-    stored = [json.loads(line)["task"]["task_id"] for file in files for line in file.read_text().splitlines()]
-    assert sorted(map(str, stored)) == sorted(map(str, range(EPISODES)))
 
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_an_episode_that_failed_with_its_sandbox_counts_unless_the_run_is_being_ended(
-    is_told: bool, monkeypatch: pytest.MonkeyPatch
+    is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm ends all processes of a job at once; the sandbox may be gone before this process knows."""
-    stopping = threading.Event()
-    pool = SimpleNamespace(pid=7, is_lost_since=lambda pid: pid == 7)
-    shared = RunContext(pool, None, None, stopping)  # type: ignore[arg-type]
+    pool = SimpleNamespace(pid=7, backend="none", is_lost_since=lambda pid: pid == 7)
     kept: list[object] = []
-    store = SimpleNamespace(add=lambda *episode: kept.append(episode))
-    episode = PendingEpisode(None, None, 1, store, None, None)  # type: ignore[arg-type]
-    state = _Progress(EpisodeCounter(1), CostTracker(), stopping, lambda standing: None, give_up_after=3)
+    store = SimpleNamespace(add=lambda *episode: kept.append(episode), describe=None)
+    run = Run([], tmp_path, open_player=lambda *_: None)  # type: ignore[arg-type, return-value]
+    run.pending = [PendingEpisode(None, None, 1, store, None, None)]  # type: ignore[arg-type]
     failed = SimpleNamespace(
         success=False, episode={}, details={}, images=(), usage=SimpleNamespace(total_tokens=0)
     )
-    monkeypatch.setattr("histobench.mint.runs.episode_queue.run_episode", lambda *_, **__: failed)
-    monkeypatch.setattr("histobench.mint.runs.episode_queue.LAST_WORDS", 60.0 if is_told else 0.01)
-    told = threading.Timer(0.05, lambda: state.stop("SIGTERM", broken_off=True))
+    monkeypatch.setattr(episode_queue, "run_episode", lambda *_, **__: failed)
+    monkeypatch.setattr(episode_queue, "LAST_WORDS", 60.0 if is_told else 0.01)
     if is_told:
-        told.start()
-    _play_alone(episode, shared, state)
-    told.cancel()
+        monkeypatch.setattr(episode_queue, "wait", lambda *_: sys.exit("SIGTERM"))
+    with pytest.raises(SystemExit) if is_told else nullcontext():
+        run.carry_out(RunContext(pool, None, None, threading.Event()))  # type: ignore[arg-type]
     assert len(kept) == (0 if is_told else 1)
 
 
@@ -162,23 +159,17 @@ def test_what_two_workers_have_played_counts_once(options: RunOptions) -> None:
     assert sorted(outcome.task_id for outcome in outcomes) == sorted(map(str, range(EPISODES)))
 
 
-@pytest.mark.slow
-def test_a_limit_of_cost_holds_for_all_workers_together(
-    tmp_path: Path,
-    make_data: Callable[[int], Path],
-    server: Any,
-    replies: Any,
-    script: Any,
-    one_sandbox: None,
-) -> None:
-    server.answer = lambda body, number: replies.chat(script.answer(body), read=1_000_000, written=0)
-    prices = tmp_path / "prices.yaml"
+def test_a_limit_of_cost_holds_for_all_workers_together(lab: Any, one_sandbox: None) -> None:
+    lab.server.answer = lambda body, number: lab.replies.chat(
+        lab.script.answer(body), read=1_000_000, written=0
+    )
+    prices = lab.tmp_path / "prices.yaml"
     prices.write_text("scripted: [1.0, 0.0]\n")  # a dollar for every answer
     options = RunOptions(
-        agent=f"openai:scripted@{server.url}",
+        agent=f"openai:scripted@{lab.server.url}",
         tasks="gsm8k",
-        data=str(make_data(60)),
-        output=str(tmp_path / "out"),
+        data=str(lab.make_data(60)),
+        output=str(lab.tmp_path / "out"),
         concurrency=1,
         max_cost=12.0,
         prices=str(prices),
@@ -197,10 +188,12 @@ def test_a_limit_of_cost_holds_for_all_workers_together(
     assert len(stopped) == PARTS
     assert all(why is not None and "of at most $12.0000" in why for why in stopped)
     assert 12.0 <= spent_by_writers(run.results) <= 12.0 + PARTS  # each may have had one answer under way
-    assert len(server.requests) == spent_by_writers(run.results)
+    assert len(lab.server.requests) == spent_by_writers(run.results)
     # It holds for whoever goes on, too.
     assert main(["mint", "run", *_flags(options)]) == 1
-    assert len(server.requests) == spent_by_writers(run.results)
+    assert len(lab.server.requests) == spent_by_writers(run.results)
+    Ledger(run.results / SPENT).keep(3.0, 0.0)
+    assert plan_parts(replace(options, max_cost=99.0), PARTS).spec()[2] == 3.0  # theirs is counted as theirs
 
 
 def _flags(options: RunOptions) -> list[str]:
@@ -225,23 +218,19 @@ def test_while_workers_play_no_other_run_does(
     plan_parts(options, 2)
 
 
-def test_a_node_that_cannot_play_uses_up_one_part_and_no_more(
-    options: RunOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_cannot_play_uses_up_one_part_and_no_more(lab: Any, options: RunOptions) -> None:
     run = plan_parts(options, PARTS)
     data = Path(str(options.data))
-    data.rename(tmp_path / "gone")
+    data.rename(lab.tmp_path / "gone")
     assert main(run.worker_arguments()) == 2
-    (tmp_path / "gone").rename(data)
+    (lab.tmp_path / "gone").rename(data)
     assert main(run.worker_arguments()) == 0
     done = count(run, load_cells(options)[0]).standing().done
     assert EPISODES / 3 < done < EPISODES
     assert len(run.problems()) == 1
 
 
-def test_a_part_with_a_defect_is_tried_once_and_the_others_are_played(
-    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_with_a_defect_is_tried_once_and_the_others_are_played(lab: Any, options: RunOptions) -> None:
     run = plan_parts(options, PARTS)
     loaded, _ = load_cells(options)
     place = place_of(loaded[0][0].cell, 1)
@@ -254,7 +243,7 @@ def test_a_part_with_a_defect_is_tried_once_and_the_others_are_played(
             raise KeyError("a defect of this task")
         return run_episode(planned, task, *rest, **more)
 
-    monkeypatch.setattr(episode_queue, "run_episode", play)
+    lab.monkeypatch.setattr(episode_queue, "run_episode", play)
     assert main(run.worker_arguments()) not in (0, 143)
     assert main(run.worker_arguments()) == 0
     assert asked.count(bad) == 1
@@ -273,15 +262,13 @@ def test_a_part_that_a_live_worker_plays_is_not_played_on_ray_as_well(
     assert claim is not None
     if not elsewhere:
         claim.release()
-    RayWorker(PartedRun, str(run.path), run.digest, os.getcwd()).perform([unit.as_line()])
+    RayWorker(PartedRun, str(run.path), run.digest, os.getcwd()).work(run.kinds)
     claim.release()
     assert (run.output(unit.id) is None) == elsewhere
 
 
-def test_of_two_commands_at_once_one_begins_a_run(
-    options: RunOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RayEngine, "check", lambda engine: None)
+def test_of_two_commands_at_once_one_begins_a_run(lab: Any, options: RunOptions) -> None:
+    lab.monkeypatch.setattr(RayEngine, "check", lambda engine: None)
     output = Path(str(options.output))
     program = "import sys; from pathlib import Path; from histobench.mint.runs.writers import beginning\n"
     program += "with beginning(Path(sys.argv[1])):\n    print('begun', flush=True); sys.stdin.read()"
@@ -293,12 +280,12 @@ def test_of_two_commands_at_once_one_begins_a_run(
         assert other.stdout.readline() == b"begun\n"
         for engine in ([], ["--engine", "ray"]):
             assert main(["mint", "run", *flags, *engine]) == 2
-            assert "another run begins in" in capsys.readouterr().err
+            assert "another run begins in" in lab.capsys.readouterr().err
     assert main(["mint", "run", *flags, "--limit", "1"]) == 0
 
 
 def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(
-    options: RunOptions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: Any, options: RunOptions
 ) -> None:
     queued: list[tuple[str, int, dict[str, str]]] = []
 
@@ -307,15 +294,15 @@ def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(
         queued.append((name, tasks, options))
         return "7"
 
-    monkeypatch.setattr(clusters, "submit_array", submit)
-    monkeypatch.setattr(clusters, "check_options", lambda options: None)
+    lab.monkeypatch.setattr(clusters, "submit_array", submit)
+    lab.monkeypatch.setattr(clusters, "check_options", lambda options: None)
     flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data)]
     flags += ["-o", str(options.output), "--engine", "slurm", "--slurm", "gres=gpu:1,partition=p,tasks=5"]
     assert main(["mint", "run", *flags]) == 0
     assert queued == [("agents", 5, {"gres": "gpu:1", "partition": "p"})]
-    assert "5 tasks play 30 episodes; logs in " in capsys.readouterr().out
+    assert "5 tasks play 30 episodes; logs in " in lab.capsys.readouterr().out
     assert main(["status", str(options.output)]) == 0
-    shown = capsys.readouterr().out
+    shown = lab.capsys.readouterr().out
     assert "5 waiting" in shown
     assert "gsm8k" in shown
 
@@ -329,13 +316,13 @@ def test_slurm_gets_a_task_for_each_part_with_all_options_and_status_shows_them(
     ],
 )
 def test_jobs_that_are_queued_count_as_workers(
-    squeue: str, said: str | None, options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Any, squeue: str, said: str | None, options: RunOptions
 ) -> None:
     run = plan_parts(options, 2, engine="slurm")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
-    (tmp_path / "bin" / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (lab.tmp_path / "bin").mkdir()
+    (lab.tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+    (lab.tmp_path / "bin" / "squeue").chmod(0o755)
+    lab.monkeypatch.setenv("PATH", f"{lab.tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     flags = ["--agent", str(options.agent), "--tasks", "gsm8k", "--data", str(options.data), "--limit", "2"]
     assert main(["mint", "run", *flags, "-o", str(run.results)]) == (0 if said is None else 2)
     if said is None:

@@ -24,25 +24,19 @@ def test_a_deadline_passes_when_nothing_was_starved(starved: dict[int, float]) -
     assert limit.passed()
 
 
-def test_starved_time_is_given_back_once(starved: dict[int, float]) -> None:
+@pytest.mark.parametrize(("patience", "starved_for", "granted"), [(10, 4.0, 4.0), (2, 50.0, 2.0)])
+def test_starved_time_is_given_back_once_and_up_to_the_patience(
+    starved: dict[int, float], patience: float, starved_for: float, granted: float
+) -> None:
     starved[7] = 100.0
-    limit = Deadline(0.0, pid=7, patience=10)
+    limit = Deadline(0.0, pid=7, patience=patience)
     begun = limit.moment
     time.sleep(0.001)
-    starved[7] = 104.0
+    starved[7] += starved_for
     assert not limit.passed()
-    assert limit.moment - begun == pytest.approx(4.0)
+    assert limit.moment - begun == pytest.approx(granted)
     limit.moment = begun
     assert limit.passed()
-
-
-def test_patience_is_bounded(starved: dict[int, float]) -> None:
-    limit = Deadline(0.0, pid=7, patience=2)
-    begun = limit.moment
-    time.sleep(0.001)
-    starved[7] = 50.0
-    assert not limit.passed()
-    assert limit.moment - begun == pytest.approx(2.0)
 
 
 def test_the_host_knows_the_process_it_waits_for(bare_pool: SandboxPool) -> None:

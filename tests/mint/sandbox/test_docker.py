@@ -16,6 +16,7 @@ from histobench.mint.sandbox import Limits, SandboxPool, backend_works, open_san
 from histobench.mint.sandbox.bubblewrap import scratch_folder
 from histobench.mint.sandbox.docker import run_options
 from histobench.mint.sandbox.visible_files import guest_folder, withheld_paths
+from histobench.mint.sandbox.zygote_process import SandboxError
 
 pytestmark = pytest.mark.slow
 
@@ -110,10 +111,7 @@ def test_long_messages_arrive_whole(docker_pool: SandboxPool) -> None:
 
 
 def test_no_container_is_left_behind(docker_pool: SandboxPool) -> None:
-    with (
-        open_sandbox("docker", preload=(), shell="plain", limits=LIMITS) as pool,
-        pool.episode() as episode,
-    ):
+    with open_sandbox("docker", preload=(), shell="plain", limits=LIMITS) as pool, pool.episode() as episode:
         assert episode.run_cell("import subprocess; subprocess.Popen(['sleep', '600'])").kind == "ok"
         before = _containers()
     assert len(_containers()) < len(before)
@@ -178,6 +176,17 @@ def test_containers_are_made_used_and_removed(tmp_path: Path, monkeypatch: pytes
     orders = (tmp_path / "log").read_text().split("\n")
     assert sum(order.startswith("rm --force histobench-") for order in orders) >= 4
     assert orders[-2] == "rmi sha256:fake"
+
+
+def test_what_the_engine_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = "docker: no such device\n\nRun 'docker run --help' for more information"
+    (tmp_path / "docker").write_text(
+        f'#!/bin/sh\n[ $1 = run ] || exec echo\necho "{refusal}" >&2\nexit 125\n'
+    )
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SandboxError, match="no such device"):
+        open_sandbox("docker", preload=(), shell="plain")
 
 
 def test_an_engine_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

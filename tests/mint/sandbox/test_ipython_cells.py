@@ -113,6 +113,7 @@ def test_a_time_out_is_an_ordinary_traceback_and_keeps_the_state(ipython_pool: S
     tool.close()
 
 
+@pytest.mark.slow
 def test_a_deep_recursion_is_shown_without_delay(repl: PythonREPL) -> None:
     text = repl("def f(n):\n    return f(n + 1)\nf(0)")
     assert "skipping similar frames: f at line 2 (29" in text

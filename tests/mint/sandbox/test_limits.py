@@ -32,6 +32,14 @@ def test_more_than_allowed_is_not_had(bare_pool: SandboxPool, what: str) -> None
         assert episode.run_cell("print(1)").text == "1\n"
 
 
+def test_files_in_folders_count_and_what_links_name_does_not(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x").write_bytes(os.urandom(1 << 20))
+    (tmp_path / "link").symlink_to(os.__file__)
+    assert scratch.disk_exceeds(str(tmp_path), 1 << 20)
+    assert not scratch.disk_exceeds(str(tmp_path), (1 << 20) + (1 << 15))
+
+
 @pytest.mark.isolation("bubblewrap")  # without namespaces an episode's files lie on the host's disk
 def test_files_in_memory_count_as_memory(bare_pool: SandboxPool) -> None:
     code = (

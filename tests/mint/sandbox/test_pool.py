@@ -14,13 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from histobench.mint.sandbox import (
-    Limits,
-    SandboxError,
-    SandboxPool,
-    active_backend,
-    open_sandbox,
-)
+from histobench.mint.sandbox import Limits, SandboxError, SandboxPool, active_backend, open_sandbox
+from histobench.mint.sandbox.guest.processes import process_table, trees
 from histobench.mint.sandbox.launch import SessionSetup
 
 
@@ -126,16 +121,13 @@ def test_everything_ends_with_the_host(bare_pool: SandboxPool) -> None:
 def test_no_key_is_in_the_process_list(bare_pool: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the arguments nor the environment of any process that the sandbox starts, or its episodes."""
     monkeypatch.setenv("SOME_API_KEY", "sk-of-the-process-list")
-    with (
-        open_sandbox(bare_pool.backend, preload=(), shell="plain") as pool,
-        pool.episode() as episode,
-    ):
+    with open_sandbox(bare_pool.backend, preload=(), shell="plain") as pool, pool.episode() as episode:
         session = pool.take_for_tests()
         session.open()
         seen = episode.run_cell(
             "import os, subprocess\nprint(os.environ, subprocess.getoutput('ps axeww'))"
         ).text
-        children = _descendants(os.getpid())
+        children = _tree(os.getpid()) - {os.getpid()}
         assert {pool.pid, session.pid} <= children
         for pid in children:
             shown = _command_line(Path(f"/proc/{pid}"))
@@ -168,15 +160,6 @@ def test_no_lock_of_one_episode_is_seen_in_another(bare_pool: SandboxPool, take:
         assert other.run_cell(look).text == before
 
 
-def test_no_access_of_one_episode_is_watched_by_another(bare_pool: SandboxPool) -> None:
-    watch = (
-        "import ctypes, os\nlibc = ctypes.CDLL(None)\nfd = libc.inotify_init1(0o4000)\n"
-        "print(libc.inotify_add_watch(fd, os.__file__.encode(), 0xFFF))"
-    )
-    with bare_pool.episode() as episode:
-        assert episode.run_cell(watch).text == "-1\n"
-
-
 def test_a_database_on_disk_works_without_locks(bare_pool: SandboxPool) -> None:
     code = (
         "import sqlite3\nfor n in range(3):\n    with sqlite3.connect('a.db') as db:\n"
@@ -188,7 +171,7 @@ def test_a_database_on_disk_works_without_locks(bare_pool: SandboxPool) -> None:
         assert episode.run_cell(code).text == "(3,)\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_scientific_packages_work_under_the_default_limits(bare_pool: SandboxPool) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("sympy")
@@ -218,34 +201,17 @@ def test_threads_subprocesses_and_asyncio_work(bare_pool: SandboxPool) -> None:
 
 def _zygote_of(pool: SandboxPool) -> int:
     """The process beneath the pool's outermost one that forks the episodes."""
-    parents = _parents()
     levels = 2 if pool.backend == "bubblewrap" else 1
-    for pid in parents:
-        ancestor = pid
-        while ancestor != pool.pid and ancestor in parents:
-            ancestor = parents[ancestor]
-        if ancestor == pool.pid and b"guest.zygote" in _command_line(Path(f"/proc/{pid}")):
+    for pid in _tree(pool.pid):
+        if b"guest.zygote" in _command_line(Path(f"/proc/{pid}")):
             numbers = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
             if len(numbers) == levels and numbers[1:] in ([], ["1"]):
                 return pid
     raise AssertionError("no zygote found")
 
 
-def _parents() -> dict[int, int]:
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    return parents
-
-
-def _descendants(pid: int) -> set[int]:
-    parents, found = _parents(), {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+def _tree(pid: int) -> set[int]:
+    return {process.pid for process in trees([pid], process_table())[pid]}
 
 
 def _command_line(folder: Path) -> bytes:

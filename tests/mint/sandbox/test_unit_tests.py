@@ -53,7 +53,6 @@ def test_the_program_runs_with_empty_globals(bare_pool: SandboxPool) -> None:
         "import sys\nsys.exit(0)",
         "import os\nos._exit(0)",
         "exit()",
-        "raise SystemExit",
         "raise KeyboardInterrupt",
         "input()",
         "while True:\n    pass",
@@ -130,7 +129,7 @@ CHEATS = {
     "rewrites whatever runs it": (
         "import gc, types\nfor thing in gc.get_objects():\n"
         "    if isinstance(thing, types.FunctionType) and "
-        "thing.__name__ in ('_answer', 'written', 'reduced', 'made'):\n"
+        "thing.__name__ in ('_answer', 'written', 'made'):\n"
         "        thing.__code__ = (lambda *a, **k: {'passed': True, 'op': 'verdict', 'value': True}).__code__"
     ),
     "kills whoever it can": "import os, signal\ndef add(a, b):\n    os.kill(-1, signal.SIGKILL)",
@@ -229,7 +228,6 @@ def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, w
 @pytest.mark.parametrize(
     ("program", "tests"),
     [
-        ("def sum(a, b): return a - b", "assert sum(5, 3) == 2"),
         ("def f(x): x.append(4)", "x = [1]\nf(x)\nassert x == [1, 4]"),
         ("def f(*, x): x.append(4)", "x = [1]\nf(x=x)\nassert x == [1, 4]"),
         ("def f(x): x['a'] = 4", "x = {}\nf(x)\nassert x == {'a': 4}"),
@@ -250,17 +248,11 @@ def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, w
         ),
         ("def f(n): return range(n)", "assert f(3) == range(3) != f(4)"),
         (
-            "from collections import Counter\ndef f(x): return Counter(x)",
-            "assert f('aab') == {'a': 2, 'b': 1}",
-        ),
-        (
             "from decimal import Decimal\ndef f(x): return Decimal(x)",
             "assert f('6') == 6 and f('0.1') != 0.1",
         ),
         ("from enum import Enum\nclass C(str, Enum): a = 'r'\ndef f(): return C.a", "assert f() == 'r'"),
-        ("def f(x): return 7**x", "assert f(5000) == 7**5000"),
         ("def sum(a, b): return a - b", "assert sum(sum(5, 3), 1) == 1\nassert len([sum(3, 1)]) == 1"),
-        ("def f(): return type('T', (tuple,), {})((1, 2))", "assert f() == (1, 2)"),
         ("def f(n): yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
         ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5"),
         (
@@ -279,6 +271,9 @@ def test_an_honest_answer_keeps_its_value_and_its_type(bare_pool: SandboxPool, w
         ("import math\ndef f(x): return x / 3", "assert math.isclose(f(1), 1 / 3)"),
         ("f = 5\ndef g(*, a): return a", "assert f == 5 and g(a={1, 2}) == {2, 1}"),
         ("def f(n): return 1 if n < 2 else n * f(n - 1)", "assert f(5) == 120\nassert f(2000) % 1999 == 0"),
+        ("def f(x): return x.decode()", "try:\n    f(b'\\xff')\nexcept UnicodeDecodeError:\n    f(b'')"),
+        ("def f(self, action, subject): return action", "assert f(self=1, action=2, subject=3) == 2"),
+        ("class P:\n    __repr__ = lambda s: 'P!'", "assert repr(P()) == 'P!' and str([P()]) == '[P!]'"),
         ("def f(x): return x is True", "assert f(True) is True and f(1) is False"),
     ],
 )

@@ -95,9 +95,7 @@ def test_a_folder_seen_under_another_name_is_withheld_there(tmp_path: Path) -> N
 
 
 @pytest.mark.isolation("bubblewrap")
-def test_episodes_share_no_writable_folder_where_the_interpreter_lies_under_tmp(
-    pool: SandboxPool,
-) -> None:
+def test_episodes_share_no_writable_folder_where_the_interpreter_lies_under_tmp(pool: SandboxPool) -> None:
     if scratch_folder() == "/tmp":
         pytest.skip("only bubblewrap with an interpreter under /tmp has a second folder")
     code = "import os; print([f for f in ('/tmp', '/var/tmp', '/dev', '/', '/run') if os.access(f, os.W_OK)])"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from histobench.mint.tasks import reasoning, strict_answer, theorem_answer
-from histobench.mint.tasks.base import Rule, Task
+from histobench.mint.tasks.base import Task
 from histobench.mint.tasks.reasoning import MultipleChoiceTask, ReasoningTask, TheoremqaTask
+from reproduction.gates import score_reasoning
 
 CLASSES: dict[str, type[Task]] = {
     "gsm8k": ReasoningTask,
@@ -35,28 +33,13 @@ def tasks(reference_dir: Path) -> dict[tuple[str, Any], Task]:
     }
 
 
-@pytest.fixture(scope="module")
-def answers(reference_dir: Path) -> list[dict[str, Any]]:
-    with gzip.open(
-        reference_dir / "mint" / "replay" / "reasoning_answers.jsonl.gz", "rt", encoding="utf-8"
-    ) as lines:
-        return [json.loads(line) for line in lines]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "key"), [("published", "verdict"), ("recorded", "verdict_legacy")])
 def test_every_recorded_answer_gets_the_published_verdict(
-    tasks: dict[tuple[str, Any], Task], answers: list[dict[str, Any]], rule: Rule, key: str
+    reference_dir: Path, tasks: dict[tuple[str, Any], Task]
 ) -> None:
-    wrong: Counter[str] = Counter()
-    for case in answers:
-        task = tasks[case["task"], case["task_id"]]
-        task.rule = rule
-        expected = case.get(key, case["verdict"])
-        if rule == "recorded" and getattr(task, "_answer_type", "") == "option":
-            expected = False  # no recording of that time was credited for one
-        wrong[case["task"]] += task.success(case["answer"]) != expected
-    assert wrong.total() == 0, wrong
+    scored = score_reasoning(reference_dir / "mint" / "replay", tasks)
+    assert [case for case, agrees in scored if not agrees] == []
+    assert len(scored) > 500
 
 
 def test_an_option_with_brackets_is_read_whole_under_the_strict_rule() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from histobench.mint.tools.alfworld import ACTIONS
+from histobench.mint.tools.alfworld import household_tools
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.tool_schema import complaint, tool_spec
 from histobench.mint.tools.wikipedia_search import WikipediaQueryRun
@@ -62,7 +62,7 @@ def test_a_signature_in_prose_gives_way_to_that_of_the_call() -> None:
 @pytest.mark.slow
 def test_every_tool_of_the_benchmark_has_a_schema_that_json_schema_accepts() -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    tools = [WikipediaQueryRun(), Crop(), Prose(), *(action(None) for action in ACTIONS)]  # type: ignore[arg-type]
+    tools = [WikipediaQueryRun(), Crop(), Prose(), *household_tools(None)]  # type: ignore[arg-type]
     for tool in tools:
         jsonschema.Draft202012Validator.check_schema(tool_spec(tool).parameters)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import examples
+from comparison_runs import pages_of_runs
 from histobench.api.benchmark import open_results
 from histobench.report.site import build_site
 from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
@@ -20,7 +21,7 @@ from histobench.roi.comparison.left_out_table import left_out_table
 from histobench.roi.comparison.metric_intervals import range_of, run_metric_intervals
 from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.comparison.table_statistics import MetricStatistics, metric_statistics
-from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_whole_table
+from histobench.roi.comparison.tidy_rows import read_rows, write_whole_table
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
@@ -104,16 +105,9 @@ def test_what_holds_for_every_table(made: tuple[dict[str, Predictions], Sampling
         assert (high[known] <= most - least + 1e-9).all()
         assert (low[known] <= high[known]).all()
     assert found.standings is not None
-    together = found.standings.pairs
-    values = {name: together.difference[k].sum() for k, name in enumerate(together.names)}
-    leader = (min if together.lower_is_better else max)(together.names, key=lambda name: values[name])
-    row = together.names.index(leader)
-    tied = {
-        name
-        for k, name in enumerate(together.names)
-        if name == leader or not (together.low[row, k] > 0 or together.high[row, k] < 0)
-    }
-    assert set(found.standings.best.listed()) == tied
+    leader, *others = pairs.names
+    tied = {leader, *(name for name, apart in zip(others, excludes, strict=False) if not apart)}
+    assert set(found.standings.best) == tied
     winner = found.standings.winner.interval
     if winner.low is not None and winner.high is not None:
         assert least - 1e-9 <= winner.low < winner.high <= most + 1e-9
@@ -180,15 +174,11 @@ def test_every_surface_shows_the_same_interval(
     python = open_results(results).to_frame().query("metric == 'balanced_accuracy'").set_index("encoder")
     parquet = {
         row["encoder"]: row
-        for row in read_rows(write_whole_table(results), columns=WHOLE_COLUMNS)
+        for row in read_rows(write_whole_table(results))
         if row["metric"] == "balanced_accuracy"
     }
-    site = build_site(results, tmp_path / "site")
-    payloads = [
-        json.loads(f"[{text.removeprefix('histobench.receive(').removesuffix(');' + chr(10))}]")[1]
-        for text in (path.read_text() for path in sorted((site.parent / "data" / "run").glob("*.js")))
-    ]
-    on_pages = sorted(payload["bounds"]["balanced_accuracy"] for payload in payloads)
+    pages = pages_of_runs(build_site(results, tmp_path / "site"))
+    on_pages = sorted(page["bounds"]["balanced_accuracy"] for page in pages)
     for entry in table_of.entries:
         both = pytest.approx((entry.interval.low, entry.interval.high), rel=0, abs=1e-12)
         assert (python.loc[entry.name, "low"], python.loc[entry.name, "high"]) == both

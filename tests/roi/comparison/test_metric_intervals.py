@@ -14,9 +14,12 @@ from statsmodels.stats.proportion import proportion_confint
 
 from builders import examples
 from histobench.roi.comparison import metric_intervals
+from histobench.roi.comparison.bootstrap_intervals import over_all_classes
 from histobench.roi.comparison.left_out_table import left_out_table
-from histobench.roi.comparison.sampling_units import SamplingUnits
+from histobench.roi.comparison.metric_intervals import all_metrics, one_metric
+from histobench.roi.comparison.sampling_units import SamplingUnits, taken
 from histobench.roi.metrics.batched import evaluate_resamples
+from histobench.roi.metrics.metric_catalogue import CLASS_MEANS, METRICS, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import wilson_bounds
@@ -85,18 +88,6 @@ def test_over_groups_the_interval_is_the_rule_written_out() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(map(float, expected)))
 
 
-@pytest.mark.slow
-def test_no_interval_has_no_width_even_where_nothing_is_wrong() -> None:
-    for groups in (0, 12):
-        run = _predictions(60, 3, groups=groups)
-        sure = np.full((60, 3), 0.005) + 0.985 * np.eye(3)[run.labels]
-        perfect = replace(run, probabilities=sure, predicted=run.labels)
-        for name, interval in run_metric_intervals(perfect).items():
-            if interval.low is not None and interval.high is not None:
-                assert interval.high - interval.low > 0.01 or name in ("log_loss", "brier"), name
-        assert run_metric_intervals(perfect)["balanced_accuracy"].high == 1.0
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(12, 40), st.integers(4, 12), st.sampled_from([2, 3]), st.booleans(),
@@ -124,9 +115,11 @@ def test_more_mistakes_do_not_narrow_an_interval(
         names = tuple(map(str, range(len(group))))
         of_image = tuple(map(str, group)) if grouped else None
         run = Predictions(p, labels, predicted, tuple("abc"[:c]), names, of_image)
-        found = run_metric_intervals(run)
+        units = SamplingUnits.of(run)
+        columns = left_out_table({"run": run}, list(widths), units)
         for name, values in widths.items():
-            low, high = found[name].low, found[name].high
+            found = metric_intervals.metric_intervals(name, columns[name], units)["run"]
+            low, high = found.low, found.high
             if low is not None and high is not None:
                 values.append(high - low)
     for name, values in widths.items():
@@ -160,43 +153,66 @@ def test_another_encoder_in_the_table_does_not_change_an_interval() -> None:
             assert (interval.low, interval.high) == pytest.approx((stored.low, stored.high), abs=1e-12)
 
 
-def test_too_few_groups_are_said_and_not_guessed_from() -> None:
-    assert "too few groups: 4" in str(run_metric_intervals(_predictions(groups=4))["accuracy"].reason)
-    run = _predictions(groups=20)
-    labels = np.where(np.array(run.groups) == "p0", 2, run.labels % 2)
-    found = run_metric_intervals(replace(run, labels=labels))
-    assert "too few groups of class c: 1" in str(found["balanced_accuracy"].reason)
-    assert found["accuracy"].low is not None
+def test_too_few_groups_or_images_are_said_and_the_fewest_are_enough() -> None:
+    run, whole = _predictions(groups=20), np.arange(120)
+
+    def reason(runs: Predictions, metric: str) -> str:
+        return run_metric_intervals(runs)[metric].reason or ""
+
+    for count, said in ((4, "too few groups: 4"), (5, "")):
+        assert reason(_predictions(groups=count), "accuracy").startswith(said)
+        assert bool(reason(_predictions(groups=count), "accuracy")) == bool(said)
+    for count, said in ((2, "too few groups of class c: 2 (an interval needs 3)"), (3, "")):
+        rare = np.isin(run.groups, [f"p{k}" for k in range(count)])
+        of_groups = replace(run, labels=np.where(rare, whole % 3, whole % 2))
+        assert (reason(of_groups, "balanced_accuracy"), reason(of_groups, "accuracy")) == (said, "")
+    for count, said in ((4, "too few images of class c: 4 (an interval needs 5)"), (5, "")):
+        of_images = replace(_predictions(), labels=np.where(whole < count, 2, whole % 2))
+        assert reason(of_images, "auprc@2") == said
 
 
-def test_calibration_errors_have_no_interval_and_say_why() -> None:
-    found = run_metric_intervals(_predictions())
-    assert found["ece"].low is None
-    assert "no interval" in str(found["ece"].reason)
-
-
-def test_the_order_of_the_images_does_not_matter() -> None:
-    run = _predictions(groups=9)
-    order = np.random.default_rng(5).permutation(len(run))
-    other = Predictions(
-        run.probabilities[order], run.labels[order], run.predicted[order], run.classes, run.img_names,
-        tuple(run.groups[k] for k in order) if run.groups else None,
-    )  # fmt: skip
-    first, second = run_metric_intervals(run), run_metric_intervals(other)
-    for name, interval in first.items():
-        assert (second[name].low, second[name].high) == pytest.approx((interval.low, interval.high)), name
+def test_an_interval_is_on_the_scale_and_of_the_images_of_its_metric() -> None:
+    run = _predictions(skill=0.0)
+    wrong = replace(run, probabilities=0.02 + 0.94 * np.eye(3)[(run.labels + 1) % 3])
+    found = run_metric_intervals(run)["mcc"], run_metric_intervals(wrong)["brier"]
+    assert -1 < found[0].low < 0 < found[0].high < 1
+    assert 1 < found[1].low < found[1].high < 2
+    two = run_metric_intervals(_predictions(c=2, groups=12))  # every area is that of class 1
+    for kind in ("auroc", "auprc"):
+        names = [name for name in METRICS if metric_of(name).kind == kind and two[name].low]
+        assert len(names) > 2
+        assert len({(two[name].low, two[name].high) for name in names}) == 1
+    # The recall of a class is the accuracy on its images, of which one patient has most.
+    many = _predictions(400, groups=14)
+    first = np.array(many.groups) == "p0"
+    many = replace(
+        many, labels=np.where(first, 2, np.where(many.labels == 2, many.predicted % 2, many.labels))
+    )
+    rest = np.flatnonzero(~first)[:60]
+    many.labels[rest] = 2
+    recall = run_metric_intervals(many)["recall@2"]
+    accuracy = run_metric_intervals(taken(many, np.flatnonzero(many.labels == 2)))["accuracy"]
+    assert (recall.low, recall.high) == pytest.approx((accuracy.low, accuracy.high), abs=0.01)
 
 
 @pytest.mark.slow
-def test_every_interval_holds_its_value_and_stays_in_range() -> None:
-    for run in (_predictions(), _predictions(groups=6), _predictions(40, 2, skill=4.0), _predictions(50, 9)):
+def test_every_interval_holds_its_value_has_a_width_and_stays_in_range() -> None:
+    perfect = [_predictions(60, 3, groups=groups) for groups in (0, 12)]
+    perfect = [
+        replace(run, probabilities=0.005 + 0.985 * np.eye(3)[run.labels], predicted=run.labels)
+        for run in perfect
+    ]
+    drawn = [_predictions(), _predictions(groups=6), _predictions(40, 2, skill=4.0), _predictions(50, 9)]
+    for run in (*perfect, *drawn):
         whole = np.ones((1, len(run)), dtype=int)
         values = evaluate_resamples(run.probabilities, run.labels, whole, by_class=True)
         for name, interval in run_metric_intervals(run).items():
             if interval.low is None or interval.high is None:
                 assert interval.reason
                 continue
-            assert interval.low <= values[name][0] <= interval.high, name
+            assert interval.low <= values[name][0] + 1e-9, name
+            assert interval.high >= values[name][0] - 1e-9, name
+            assert interval.high - interval.low > 0.01 or name in ("log_loss", "brier"), name
             assert interval.low >= (-1 if "kappa" in name or name == "mcc" else 0), name
             assert interval.high <= (2 if name == "brier" else 1) or name == "log_loss", name
 
@@ -220,6 +236,7 @@ def test_both_ends_of_an_area_are_near_those_of_delong(n: int, skill: float) -> 
     assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-odds))), abs=0.03)
 
 
+@pytest.mark.slow
 def test_an_area_of_seven_images_in_twelve_patients_holds_the_truth() -> None:
     """Scores of two normal distributions with patient effects, of known area; most samples are perfect."""
     rng = np.random.default_rng(11)
@@ -238,3 +255,30 @@ def test_an_area_of_seven_images_in_twelve_patients_holds_the_truth() -> None:
             float(stats.norm.cdf(distance / 2**0.5))
         )
     assert held >= 0.92 * 120
+
+
+@pytest.fixture
+def counts() -> np.ndarray:
+    return np.random.default_rng(0).multinomial(150, np.full(150, 1 / 150), size=7).astype(np.int32)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "mcc", "log_loss"])
+def test_one_metric_is_that_of_all(metric: str, counts: np.ndarray) -> None:
+    run = _predictions(150)
+    np.testing.assert_allclose(one_metric(run, metric)(counts), all_metrics(run)(counts)[metric])
+
+
+def test_means_over_classes_are_undefined_where_a_class_is_lost_and_unchanged_elsewhere() -> None:
+    labels, names = np.array([0, 1] * 20 + [2] * 6), tuple(map(str, range(46)))
+    scores = np.random.default_rng(0).dirichlet([1, 1, 1], 46)
+    predictions = Predictions(scores, labels, scores.argmax(1), ("a", "b", "rare"), names)
+    counts = np.random.default_rng(1).integers(0, 3, (40, 46)).astype(np.int32)
+    counts[::2, 40:] = 0  # every other resample has no image of the rare class
+    plain = all_metrics(predictions)(counts)
+    whole = over_all_classes(all_metrics(predictions), predictions.labels)(counts)
+    for name, values in plain.items():
+        expected = values.copy()
+        if name in CLASS_MEANS:
+            assert np.isfinite(values[::2]).all()  # a mean over two classes of three
+            expected[::2] = np.nan
+        np.testing.assert_array_equal(whole[name], expected, name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from histobench.cli.main import main
+from histobench.roi.comparison import power_of_runs
 from histobench.roi.comparison.power_of_runs import in_words, plan_test_set
 from histobench.roi.result_options import PowerSettings
 from histobench.roi.results.reader import load_runs
@@ -43,7 +45,27 @@ def test_with_groups_the_answer_is_in_groups(write_run: Write) -> None:
     plan = plan_test_set(runs, PowerSettings("accuracy", delta=0.08, n_bootstrap=300))
     assert plan.unit == "groups"
     assert plan.estimate.present_units == 30
-    assert "test groups (about" in in_words(plan)
+    _, answer, *rest = in_words(plan)
+    assert answer.startswith(f"Plan {plan.estimate.units_needed:,} test groups (about ")
+    assert not any("formula" in line or f"{plan.estimate.units_needed_normal:,} " in line for line in rest)
+
+
+def test_a_plan_knows_what_compare_adds_for_few_groups(write_run: Write, monkeypatch: Any) -> None:
+    plans = []
+    for groups in (False, True):
+        for name, signal in (("a", 1.5), ("b", 1.4)):
+            write_run(name, signal, n=90, groups=groups, folder=f"{name}{groups}", dataset=f"d{groups}")
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(power_of_runs, "power_from_predictions", lambda *_, **more: given.append(more))
+    runs = load_runs(write_run("a", 1.5, dataset="other"))
+    for groups in (False, True):
+        two = [run for run in runs if run.identity.dataset == f"d{groups}"]
+        plans.append(plan_test_set(two, PowerSettings("accuracy", delta=0.08, alpha=0.1, power=0.9)))
+    alone, grouped = given
+    assert 0 < grouped["test_freedom"] < alone["test_freedom"] < 90
+    assert grouped["unseen"] > 0
+    assert {(each["alpha"], each["power"]) for each in given} == {(0.1, 0.9)}
+    assert [plan.unit for plan in plans] == ["images", "groups"]
 
 
 @pytest.mark.slow
@@ -56,26 +78,3 @@ def test_the_verb_speaks_and_writes_json(two: Path, capsys: pytest.CaptureFixtur
     assert plan["estimate"]["present_units"] == 600
     assert main(["power", str(two), "--delta", "0.05", "--n_bootstrap", "300"]) == 0
     assert "balanced_accuracy, a against b" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--encoders", "a"], "--encoders must name two encoders"),
-        (["--encoders", "a,c"], "no run of the encoder 'c'"),
-        (["--encoders", "a,b", "--delta", "0"], "--delta: expected a number above 0"),
-        (["--encoders", "a,b", "--power", "1"], "--power: expected a number above 0 and below 1"),
-        (
-            ["--encoders", "a,b", "--n_bootstrap", "5"],
-            "--n-bootstrap: expected a whole number of at least 100",
-        ),
-        (["--encoders", "a,b", "--random_state", "-1"], "--seed: expected a whole number of at least 0"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, two: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["power", str(two), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.strip().splitlines()) == 1

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.roi.comparison.conftest import Write
 
 import histobench as hb
+from comparison_runs import Write
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.roi.comparison.comparison import dataset_table
 from histobench.roi.comparison.ranking_shift import ranking_shifts, shift_grid
 from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.result_options import CompareOptions
@@ -24,6 +25,7 @@ def _write_both(write_run: Write, encoder: str, frozen: float, adapted: float) -
     return write_run(encoder, adapted, task="Fine-tune", setting="lora", n=600)
 
 
+@pytest.mark.slow
 def test_an_encoder_that_overtakes_another_is_named(
     write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,6 +51,16 @@ def test_an_encoder_that_overtakes_another_is_named(
     assert shift.kendall == pytest.approx(float(np.mean(signs[0] * signs[1])))
     assert "a overtakes b" in " ".join(shift_grid(shift).notes)
     assert "*" not in "".join("".join(row) for row in shift_grid(shift).rows), "it means: may be the best"
+
+    losses = CompareOptions(metric="log_loss")
+    (turned,) = ranking_shifts(load_runs(results), losses)
+    assert ("a", "b") in turned.reversals
+    for found, options in ((shift, CompareOptions(metric="accuracy")), (turned, losses)):
+        for setting, field in (("frozen", "ranks_frozen"), ("lora", "ranks_adapted")):
+            runs = select_runs(load_runs(results), task="Fine-tune", setting=setting)
+            standings = dataset_table("Colon", runs, options).standings
+            assert standings is not None
+            assert {each.encoder: getattr(each, field) for each in found.shifts} == standings.ranks
 
     # The command shows it with the table of the adapted networks, which needs no setting.
     assert main(["compare", str(results), "--task", "fine-tune", "--metric", "accuracy"]) == 0

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, astuple, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import rankdata
-from tests.roi.comparison.conftest import write_to
+from scipy.stats import friedmanchisquare, norm, rankdata, studentized_range
+from statsmodels.stats.multitest import multipletests
 
 import histobench as hb
 from builders import uneven_features
+from comparison_runs import write_robust, write_to
+from histobench.cli.main import main
 from histobench.core.records import options_of
+from histobench.roi.comparison.comparison import Pair
+from histobench.roi.comparison.comparison_files import write_comparison
+from histobench.roi.comparison.grids import chances_grid, ranked_grid, shown_p
 from histobench.roi.comparison.similarity import similarity_of_results
+from histobench.roi.encoders.registry import get_spec
 from histobench.roi.features.feature_file import save
+from histobench.roi.plan.summary import Scope, compare_tasks, overviews
 from histobench.roi.result_options import (
     MEASURES,
     ChooseOptions,
@@ -49,6 +59,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write_to(root, encoder, signal / 2, preset="thunder", folder=folder, **common)
             if dataset == "Skin":
                 write_to(root, encoder, signal / 2, seed=5, folder=f"seed_{encoder}", **common)
+    for encoder, least in (("uni_v1", 0.5), ("virchow2", 0.4)):
+        for column, value in (("scanner", least), ("stain", 0.9)):
+            write_robust(root / "results", encoder, column, {"robustness_index": np.full(8, value)})
     return root / "results"
 
 
@@ -112,11 +125,12 @@ PLANNED: dict[str, Case] = {
     "preset": ("thunder", {"observed", *SIZES}, RUN, {"dataset": "Lung", "preset": "uni"}),
     "dataset": ("Liver", {"dataset", "unit", "present_units", *SIZES}, {"first", "second"}, {}),
 }
+RESNET50 = get_spec("resnet50").cost.params  # as many are not more
 #: Candidates, datasets and the task of the shortlist.
 CHOSEN: dict[str, tuple[Any, set[str], set[str], str, dict[str, Any]]] = {
     "license": ("commercial", {"resnet50"}, {"Liver"}, "Linear-Probe", {"preset": "uni"}),
-    "max_params": (100_000_000, {"resnet50"}, {"Liver"}, "Linear-Probe", {"preset": "uni"}),
-    "min_robustness": (0.5, set(), set(), "Linear-Probe", {"preset": "uni"}),
+    "max_params": (RESNET50, {"resnet50"}, {"Liver"}, "Linear-Probe", {"preset": "uni"}),
+    "min_robustness": (0.5, {"uni_v1"}, {"Liver"}, "Linear-Probe", {"preset": "uni"}),
     "patients": (True, {*SIGNALS}, {"Colon"}, "Patient", {}),
     "task": ("KNN", {*SIGNALS}, {"Colon"}, "KNN", {}),
     "preset": ("thunder", {*SIGNALS}, {"Lung"}, "Linear-Probe", {}),
@@ -147,8 +161,8 @@ def test_an_option_of_a_comparison_changes_what_it_is_for(name: str, results: Pa
     assert not stays & found
 
 
-def test_low_values_come_first_where_lower_is_better(results: Path) -> None:
-    found = hb.compare(results, preset="uni", seed=0, metric="brier").comparison
+def test_low_values_come_first_where_lower_is_better_and_each_number_is_that_of_scipy(results: Path) -> None:
+    found = hb.compare(results, preset="uni", seed=0, metric="brier", alpha=0.2).comparison
     ranking, place = found.ranking, {name: k for k, name in enumerate(found.ranking.names)}
     values = np.array(
         [
@@ -157,9 +171,20 @@ def test_low_values_come_first_where_lower_is_better(results: Path) -> None:
         ]
     )
     assert len(set(values.argmin(axis=1)) | set(values.argmax(axis=1))) > 1
-    assert ranking.mean_ranks == pytest.approx(rankdata(values, axis=1).mean(axis=0))
-    wins = np.zeros((len(place), len(place)))
+    ranks, (n, m) = rankdata(values, axis=1).mean(axis=0), values.shape
+    assert ranking.mean_ranks == pytest.approx(ranks)
+    assert ranking.mean_values == pytest.approx(values.mean(axis=0))
+    assert ranking.friedman.statistic == pytest.approx(friedmanchisquare(*values.T).statistic)
+    scale = np.sqrt(m * (m + 1) / (12 * n))
+    critical = studentized_range.ppf(0.8, m, np.inf) * scale
+    assert ranking.critical_difference == pytest.approx(critical)
+    p_values = studentized_range.sf(np.abs(np.subtract.outer(ranks, ranks)) / scale, m, np.inf)
+    np.testing.assert_allclose(ranking.nemenyi_p, p_values, atol=1e-6)
+    wins = np.zeros((m, m))
     for table in found.tables:
+        assert table.standings.winner.name == table.entries[0].name
+        ends, own = table.standings.winner.interval, table.entries[0].interval
+        assert ends.low == own.low <= own.high <= ends.high  # a loss may be larger than it looks
         for pair in table.pairs:
             ends = (pair.first, pair.second) if pair.difference < 0 else (pair.second, pair.first)
             wins[place[ends[0]], place[ends[1]]] += pair.holds
@@ -168,6 +193,111 @@ def test_low_values_come_first_where_lower_is_better(results: Path) -> None:
     listed = [name for name, _ in ranking.run_on]
     best, worst = (listed.index(ranking.names[k]) for k in (0, -1))
     assert ranking.chances[best][worst].better > 0.5 > ranking.chances[worst][best].better
+
+
+def test_alpha_is_the_level_of_every_interval(results: Path) -> None:
+    wide, narrow = (
+        hb.compare(results, preset="uni", seed=0, dataset="Liver", alpha=alpha).comparison.tables[0]
+        for alpha in (0.05, 0.2)
+    )
+    for one, other in zip((*wide.pairs, *wide.entries), (*narrow.pairs, *narrow.entries), strict=True):
+        widths = [each.interval.high - each.interval.low for each in (one, other)]
+        assert widths[1] / widths[0] == pytest.approx(norm.ppf(0.9) / norm.ppf(0.975), abs=0.03)
+    for one, other in zip(wide.pairs, narrow.pairs, strict=True):
+        together = [each.simultaneous.high - each.simultaneous.low for each in (one, other)]
+        assert other.interval.high - other.interval.low < together[1] < 0.85 * together[0]
+    assert wide.standings.winner.interval.low < narrow.standings.winner.interval.low
+
+
+def test_every_number_of_the_files_is_that_of_the_comparison(results: Path, tmp_path: Path) -> None:
+    found = hb.compare(results, preset="uni", seed=0, metric="brier").comparison
+    write_comparison(found, tmp_path)
+    stored = json.loads(next(tmp_path.glob("*.json")).read_text())
+    encoders, pairs = (
+        csv.reader((tmp_path / f"comparison_Linear-Probe_brier{end}.csv").read_text().splitlines())
+        for end in ("", "_pairs")
+    )
+    assert next(pairs)[3:9] == ["difference", "ci_lower", "ci_upper", "p_value", "p_holm", "holds"]
+    assert next(encoders)[12:15] == ["p_value", "p_holm", "differs_from_best"]
+
+    def numbers(pair: Pair | None) -> list[Any]:
+        if pair is None:
+            return [""] * 9
+        own, together = pair.interval, pair.simultaneous
+        alone = pair.difference, own.low, own.high, pair.p_value, pair.p_adjusted, pair.holds
+        return [*alone, together.low, together.high, pair.p_simultaneous]
+
+    def row(*cells: Any) -> list[str]:
+        return [str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells]
+
+    for table, written in zip(found.tables, stored["datasets"], strict=True):
+        assert list(written.values())[:3] == [table.dataset, table.n_images, table.n_groups]
+        for entry, each in zip(table.entries, written["encoders"], strict=True):
+            standing = *table.standings.ranks[entry.name], entry.name in table.standings.best
+            ends = entry.interval.low, entry.interval.high
+            own = entry.name, entry.rank, entry.value, *ends, entry.interval.method, entry.reported
+            assert list(each.values()) == [*own, *standing]
+            about = table.dataset, "Linear-Probe", "", "brier", entry.rank, entry.name, entry.value, *ends
+            against = numbers(table.pair(entry.name, table.entries[0].name))
+            assert next(encoders) == row(*about, *against, *standing)
+        for pair, each in zip(table.pairs, written["pairs"], strict=True):
+            both = [*each.values(), *each["simultaneous"].values()]
+            assert [cell for cell in both if cell not in ("jackknife-t", "max-t", each["simultaneous"])] == [
+                pair.first, pair.second, *numbers(pair)
+            ]  # fmt: skip
+            assert next(pairs) == row(table.dataset, pair.first, pair.second, *numbers(pair))
+        adjusted = multipletests([pair.p_value for pair in table.pairs], method="holm")[1]
+        assert [pair.p_adjusted for pair in table.pairs] == pytest.approx(adjusted)
+        best, ends = table.standings.winner, table.standings.winner.interval
+        shown = best.name, best.measured, best.value, ends.low, ends.high, ends.method
+        assert tuple(written["winner"].values()) == shown
+    asked = "preset == 'uni' and metric == 'brier' and task == 'Linear-Probe'"
+    rows = hb.open_results(results).to_frame().query(asked).set_index(["dataset", "encoder"]).sort_index()
+    for table in found.tables[:3]:  # the last one is of two seeds
+        for entry in table.entries:
+            known = entry.value, entry.interval.low, entry.interval.high
+            shown = rows.loc[(table.dataset, entry.name), ["value", "low", "high"]]
+            assert tuple(shown.squeeze()) == pytest.approx(known, rel=0, abs=1e-12)
+    ranking, written = found.ranking, stored["ranking"]
+    means = zip(ranking.names, ranking.mean_ranks, ranking.mean_values, strict=True)
+    assert [tuple(each.values()) for each in written["encoders"]] == list(means)
+    test = replace(ranking.friedman, f_statistic=None)  # infinite: all datasets have one order
+    assert tuple(written["friedman"].values()) == astuple(test)
+    known = [ranking.critical_difference, list(map(list, ranking.nemenyi_p))]
+    assert list(written["nemenyi"].values())[:2] == known
+    counts = {name: each.tolist() for name, each in vars(ranking.win_tie_loss).items()}
+    assert written["win_tie_loss"] == counts
+
+
+def test_the_error_rate_that_was_asked_for_is_the_one_that_is_printed(results: Path, capsys: Any) -> None:
+    asked = ["--preset", "uni", "--seed", "0", "--encoders", "uni_v1,resnet50,virchow2", "--alpha", "0.2"]
+    assert main(["compare", str(results), *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "(Nemenyi, 0.2)" in shown
+    assert "[80% interval]" in shown
+
+
+def test_a_pair_is_the_same_from_both_sides_and_each_number_is_in_its_own_column(results: Path) -> None:
+    found = hb.compare(results, preset="uni", seed=0).comparison
+    for table in found.tables:
+        rows = {row[1]: row for row in ranked_grid(found, table).rows}
+        for pair in table.pairs:
+            turned = table.pair(pair.second, pair.first)
+            assert (turned.first, turned.difference) == (pair.second, -pair.difference)
+            for one, other in ((turned.interval, pair.interval), (turned.simultaneous, pair.simultaneous)):
+                assert (one.low, one.high) == (-other.high, -other.low)
+            if pair.first == table.entries[0].name:
+                wide = turned.simultaneous
+                shown = f"{turned.difference:.4f} [{wide.low:.4f}, {wide.high:.4f}]"
+                assert rows[pair.second][-2:] == (shown, shown_p(pair.p_simultaneous))
+                assert wide.high - wide.low > pair.interval.high - pair.interval.low
+    ((low, _), *_), (row, *_) = found.ranking.run_on, chances_grid(found.ranking).rows
+    best = next(k for k, (name, _) in enumerate(found.ranking.run_on) if name != low)
+    chance = found.ranking.chances[0][best]
+    assert chance.better != chance.worse
+    assert row[1 + best] == "/".join(
+        f"{100 * share:.0f}" for share in (chance.better, chance.equivalent, chance.worse)
+    )
 
 
 @pytest.mark.parametrize("name", SELECTED)
@@ -212,6 +342,29 @@ def test_a_shortlist_follows_its_setting_and_its_metric(results: Path) -> None:
     plain, areas = (hb.choose(results, preset="thunder", metric=name) for name in ("accuracy", "auroc"))
     assert (plain.metric, areas.metric) == ("accuracy", "auroc")
     assert changed(plain, areas) >= {"Lung"}
+    losses = hb.choose(results, preset="thunder", metric="brier").candidates
+    assert list(losses) == sorted(losses, key=lambda each: each.values["Lung"][0])
+
+
+def test_a_run_is_shown_what_it_was_about(results: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    comparisons, probe = compare_tasks(folder)[0], "Linear-Probe"
+    every, two = {"Colon", "Lung", "Skin", "Liver"}, frozenset({"uni_v1", "resnet50"})
+    methods = {(probe, ""), ("KNN", ""), ("Patient", "mean"), ("Patient", "abmil")}
+    for asked, datasets, columns in (
+        ({"seed": 5}, {"Skin"}, {(probe, "")}),
+        ({"presets": {"thunder"}}, {"Lung"}, {(probe, "")}),
+        ({"tasks": {"KNN"}}, {"Colon"}, {("KNN", "")}),
+        ({"datasets": {"Lung"}}, {"Lung"}, {(probe, "uni"), (probe, "thunder")}),
+        ({"encoders": two, "seed": 0, "presets": {"uni"}}, every, methods),
+    ):
+        found = overviews(comparisons, wanted=Scope(**asked), results=folder)
+        assert {each.dataset for each in found.overviews} == datasets
+        shown = {(each.task, each.detail) for page in found.overviews for each in page.columns}
+        assert shown == columns
+        names = {encoder for page in found.overviews for encoder in page.encoders}
+        assert names == asked.get("encoders", {*SIGNALS})
+        assert ("virchow2 was run earlier in this folder" in found.answer) == ("encoders" in asked)
 
 
 def test_similarity_is_of_the_datasets_encoders_neighbors_and_measures_asked_for(tmp_path: Path) -> None:

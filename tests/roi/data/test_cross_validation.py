@@ -97,7 +97,7 @@ def test_an_image_without_a_group_is_a_group_of_its_own() -> None:
     ("flags", "message"),
     [
         (("five", None, None), "repeats x folds such as 5x2"),
-        (("5x1", None, None), "at least one repeat of two folds"),
+        (("5x1", None, None), "1x2 or more"),
         (("5x2", 5, None), "not both"),
         ((None, None, 3), "`repeats` needs `folds`"),
     ],

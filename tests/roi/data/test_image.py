@@ -97,28 +97,14 @@ EXACT = {
     ),
     "tiff rgb": (tiff(RGB8, photometric="rgb"), RGB8),
     "tiff rgb lzw": (tiff(RGB8, photometric="rgb", compression="lzw"), RGB8),
-    "tiff rgb deflate with predictor": (
-        tiff(RGB8, photometric="rgb", compression="deflate", predictor=True),
-        RGB8,
-    ),
-    "tiff rgb zstd": (tiff(RGB8, photometric="rgb", compression="zstd"), RGB8),
-    "tiff rgb tiled": (tiff(RGB8, photometric="rgb", tile=(16, 16)), RGB8),
     "tiff rgb planes": (
         tiff(np.ascontiguousarray(RGB8.transpose(2, 0, 1)), photometric="rgb", planarconfig="separate"),
-        RGB8,
-    ),
-    "bigtiff rgb": (tiff(RGB8, photometric="rgb", bigtiff=True), RGB8),
-    "tiff rgb jpeg2000 lossless": (
-        tiff(
-            RGB8, photometric="rgb", compression="jpeg2000", compressionargs={"level": 0, "reversible": True}
-        ),
         RGB8,
     ),
     "tiff of several pages": (tiff(np.stack([RGB8, 255 - RGB8]), photometric="rgb"), RGB8),
     "tiff grey": (tiff(RGB8[..., 0]), grey(RGB8[..., 0])),
     "tiff grey, white is zero": (tiff(RGB8[..., 0], photometric="miniswhite"), grey(255 - RGB8[..., 0])),
     "tiff 16-bit rgb": (tiff(RGB16, photometric="rgb"), to_8_bit(RGB16)),
-    "tiff 16-bit rgb, other byte order": (tiff(RGB16, photometric="rgb", byteorder=">"), to_8_bit(RGB16)),
     "tiff 16-bit rgb lzw planes": (
         tiff(
             np.ascontiguousarray(RGB16.transpose(2, 0, 1)),
@@ -130,23 +116,9 @@ EXACT = {
     ),
     "tiff 16-bit grey": (tiff(RGB16[..., 0]), to_8_bit(grey(RGB16[..., 0]))),
     "tiff 16-bit grey, other byte order": (tiff(RGB16[..., 0], byteorder=">"), to_8_bit(grey(RGB16[..., 0]))),
-    "tiff 16-bit grey, white is zero": (
-        tiff(RGB16[..., 0], photometric="miniswhite"),
-        to_8_bit(grey(65535 - RGB16[..., 0])),
-    ),
     "tiff 16-bit rgba": (
         tiff(np.concatenate([RGB16, ALPHA16], -1), photometric="rgb", extrasamples=["unassalpha"]),
         on_white(RGB16, ALPHA16, 65535),
-    ),
-    **(
-        {
-            "tiff 12-bit grey": (
-                tiff(RGB16[..., 0] >> 4, bitspersample=12, compression="none"),
-                to_8_bit(grey(RGB16[..., 0] >> 4), 4095),
-            )
-        }
-        if packs_bits()
-        else {}
     ),
     "tiff 16-bit cmyk": (
         tiff(np.concatenate([RGB16, ALPHA16], -1), photometric="separated"),
@@ -160,12 +132,12 @@ EXACT = {
         tiff(RGB8[..., 0] > 99, photometric="minisblack"),
         grey(np.where(RGB8[..., 0] > 99, 255, 0).astype(np.uint8)),
     ),
-    "tiff black and white, white is zero": (
-        tiff(RGB8[..., 0] > 99, photometric="miniswhite"),
-        grey(np.where(RGB8[..., 0] > 99, 0, 255).astype(np.uint8)),
-    ),
     "bmp": (saved(Image.fromarray(RGB8), "BMP"), RGB8),
 }
+if packs_bits():
+    twelve = RGB16[..., 0] >> 4
+    packed = tiff(twelve, bitspersample=12, compression="none")
+    EXACT["tiff 12-bit grey"] = packed, to_8_bit(grey(twelve), 4095)
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -175,10 +147,7 @@ def test_lossless_files_give_exactly_the_pixels_that_the_formula_gives(kind: str
 
 
 NEAR = {
-    "png rgba": (
-        imagecodecs.png_encode(np.concatenate([RGB8, ALPHA8], -1)),
-        on_white(RGB8, ALPHA8, 255),
-    ),
+    "png rgba": (imagecodecs.png_encode(np.concatenate([RGB8, ALPHA8], -1)), on_white(RGB8, ALPHA8, 255)),
     "png grey alpha": (
         imagecodecs.png_encode(np.concatenate([RGB8[..., :1], ALPHA8], -1)),
         on_white(grey(RGB8[..., 0]), ALPHA8, 255),
@@ -207,26 +176,13 @@ def test_associated_alpha_is_laid_on_white() -> None:
     np.testing.assert_allclose(pixels(data).astype(int), expected, atol=2)
 
 
-def test_white_under_transparency_is_white_and_opaque_pixels_are_untouched() -> None:
-    alpha = np.where(ALPHA8 > 127, 255, 0).astype(np.uint8)
-    found = pixels(imagecodecs.png_encode(np.concatenate([RGB8, alpha], -1)))
-    np.testing.assert_array_equal(found, np.where(alpha == 255, RGB8, 255))
-
-
-@pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_palettes_are_looked_up(form: str) -> None:
+def test_palettes_are_looked_up_and_an_entry_may_be_transparent() -> None:
     palette = RNG.integers(0, 256, (256, 3), dtype=np.uint8)
     index = RGB8[..., 0]
     image = Image.fromarray(index, "L")
     image.putpalette(palette.tobytes())
-    np.testing.assert_array_equal(pixels(saved(image, form)), palette[index])
-
-
-def test_a_palette_entry_may_be_transparent() -> None:
-    palette = RNG.integers(0, 256, (256, 3), dtype=np.uint8)
-    index = RGB8[..., 0]
-    image = Image.fromarray(index, "L")
-    image.putpalette(palette.tobytes())
+    for form in ("PNG", "TIFF"):
+        np.testing.assert_array_equal(pixels(saved(image, form)), palette[index])
     expected = np.where((index == 5)[..., None], 255, palette[index])
     np.testing.assert_array_equal(pixels(saved(image, "PNG", transparency=5)), expected)
     opacity = RNG.integers(0, 256, 256, dtype=np.uint8)
@@ -264,16 +220,12 @@ def without_adobe_marker(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("stored_as", ["CMYK", "YCCK"])
-def test_a_cmyk_jpeg_of_adobe_is_stored_inverted(stored_as: str) -> None:
+def test_a_cmyk_jpeg_of_adobe_is_stored_inverted_and_any_other_as_it_is(stored_as: str) -> None:
     data = imagecodecs.jpeg8_encode(255 - CMYK, level=98, colorspace="CMYK", outcolorspace=stored_as)
     assert b"Adobe" in data
-    np.testing.assert_allclose(pixels(data).astype(int), from_cmyk(CMYK).astype(int), atol=5)
-
-
-def test_a_cmyk_jpeg_without_adobes_marker_is_stored_as_it_is() -> None:
-    data = imagecodecs.jpeg8_encode(CMYK, level=98, colorspace="CMYK", outcolorspace="CMYK")
-    found = pixels(without_adobe_marker(data))
-    np.testing.assert_allclose(found.astype(int), from_cmyk(CMYK).astype(int), atol=5)
+    plain = without_adobe_marker(imagecodecs.jpeg8_encode(CMYK, 98, colorspace="CMYK", outcolorspace="CMYK"))
+    for file in (data, plain):
+        np.testing.assert_allclose(pixels(file).astype(int), from_cmyk(CMYK).astype(int), atol=5)
 
 
 def test_a_tiff_may_hold_jpeg() -> None:
@@ -358,7 +310,6 @@ TRUNCATED = {
     "progressive jpeg": saved(Image.fromarray(RGB8), "JPEG", progressive=True),
     "tiff": EXACT["tiff rgb"][0],
     "tiff lzw": EXACT["tiff rgb lzw"][0],
-    "tiff zstd": EXACT["tiff rgb zstd"][0],
     "tiff 16-bit": EXACT["tiff 16-bit rgb"][0],
     "tiff 16-bit lzw": EXACT["tiff 16-bit rgb lzw planes"][0],
 }
@@ -410,9 +361,3 @@ def test_the_ordinary_case_is_not_copied(tmp_path: Path, monkeypatch: pytest.Mon
         path = tmp_path / f"tile.{form.lower()}"
         path.write_bytes(saved(Image.fromarray(RGB8), form))
         assert open_rgb(path).size == (W, H)
-
-
-def test_real_tiles_are_decoded_as_another_decoder_does(shared_dir: Path) -> None:
-    for path in sorted((shared_dir / "data/crc-val-mini").glob("*/*.jpg"))[::9]:
-        reference = imagecodecs.jpeg8_decode(path.read_bytes())
-        np.testing.assert_allclose(np.asarray(open_rgb(path)).astype(int), reference.astype(int), atol=2)

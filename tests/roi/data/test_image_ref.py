@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import random
-import tarfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image import open_rgb
 from histobench.roi.data.image_ref import locate
-
-
-def _png(seed: int = 0, side: int = 12) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    target = io.BytesIO()
-    Image.fromarray(pixels).save(target, "PNG")
-    return target.getvalue()
+from roi.registry.miniatures import png, tar_of
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_member_of_a_zip_is_read_in_place(tmp_path: Path, compression: int) -> None:
-    data = _png() + bytes(2_000)
+    data = png() + bytes(2_000)
     with zipfile.ZipFile(tmp_path / "tiles.zip", "w", compression) as box:
         box.writestr("other.txt", "x" * 5_000)
         box.writestr("a/ü.zip/b.png", data)
@@ -36,11 +27,8 @@ def test_a_member_of_a_zip_is_read_in_place(tmp_path: Path, compression: int) ->
 
 
 def test_a_member_of_a_tar_is_read_in_place(tmp_path: Path) -> None:
-    data = _png()
-    with tarfile.open(tmp_path / "tiles.tar", "w") as box:
-        info = tarfile.TarInfo("a/b.png")
-        info.size = len(data)
-        box.addfile(info, io.BytesIO(data))
+    data = png()
+    (tmp_path / "tiles.tar").write_bytes(tar_of({"a/b.png": data}))
     assert locate(tmp_path / "tiles.tar" / "a" / "b.png").read() == data
 
 
@@ -75,16 +63,6 @@ def test_what_is_not_there_is_one_line(tmp_path: Path, member: str, reason: str)
     (tmp_path / "short.npy").write_bytes(whole[:-1])
     with pytest.raises(HistobenchError, match=reason):
         locate(tmp_path / member)
-
-
-def test_a_member_that_unpacks_to_more_than_it_says_is_refused(tmp_path: Path) -> None:
-    archive = tmp_path / "bomb.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as box:
-        box.writestr("a.png", bytes(1_000_000))
-    raw = archive.read_bytes().replace((1_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
-    archive.write_bytes(raw)
-    with pytest.raises(OSError, match="another size"):
-        locate(archive / "a.png").read()
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

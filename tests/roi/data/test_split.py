@@ -182,14 +182,17 @@ def test_shares_that_are_none_are_refused(text: str) -> None:
         parse_fractions(text)
 
 
-def test_a_group_is_the_named_group_or_the_first_or_the_whole_match() -> None:
-    assert group_of("a/p12_x.png", r"(?P<slide>x).|p(?P<group>\d+)") == "12"
-    assert group_of("a/p12_x.png", r"p(\d+)") == "12"
-    assert group_of("a/p12_x.png", r"p\d+") == "p12"
-    assert group_of("a/x.png", r"p\d+") is None
-
-
-def test_a_group_pattern_may_be_anchored_at_the_path_or_at_the_file_name() -> None:
-    assert group_of("TUM/patient7_x.png", r"^(patient\d+)_") == "patient7"
-    assert group_of("C:\\tiles\\patient7_x.png", r"^(patient\d+)_") == "patient7"
-    assert group_of("patient1_a/patient7_x.png", r"^(patient\d+)_") == "patient1"
+@pytest.mark.parametrize(
+    ("path", "regex", "group"),
+    [
+        ("a/p12_x.png", r"(?P<slide>x).|p(?P<group>\d+)", "12"),  # the named group, or the first, or all
+        ("a/p12_x.png", r"p(\d+)", "12"),
+        ("a/p12_x.png", r"p\d+", "p12"),
+        ("a/x.png", r"p\d+", None),
+        ("TUM/patient7_x.png", r"^(patient\d+)_", "patient7"),  # anchored at the path or at the file name
+        ("C:\\tiles\\patient7_x.png", r"^(patient\d+)_", "patient7"),
+        ("patient1_a/patient7_x.png", r"^(patient\d+)_", "patient1"),
+    ],
+)
+def test_a_group_is_found_in_a_path(path: str, regex: str, group: str | None) -> None:
+    assert group_of(path, regex) == group

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from measure_zoo import counting_device, measure_cost
+from measure_zoo import build_network, counting_device, measure_cost
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError
@@ -19,7 +19,7 @@ from histobench.roi.encoders.checkpoint import fit_names, strip_shared_prefixes
 from histobench.roi.encoders.construct import SkipRandomInit, construct
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import family_of
-from histobench.roi.encoders.registry import build_network, get_spec, list_encoders
+from histobench.roi.encoders.registry import get_spec, list_encoders
 
 ZOO = {spec.name: spec for spec in list_encoders()}
 #: Encoders whose weights come from outside.
@@ -103,7 +103,7 @@ def test_a_checkpoint_in_the_published_layout_gives_the_features_of_the_network(
 
     encoder = construct(spec, weights=str(path), depth=DEPTH)
     with SkipRandomInit():
-        direct = build_network(spec, device="cpu", depth=DEPTH)
+        direct = build_network(spec, "cpu", depth=DEPTH)
     direct.load_state_dict(upstream(spec, direct, state), strict=True)
 
     images = torch.randn(2, 3, spec.size, spec.size, generator=torch.Generator().manual_seed(1))
@@ -176,7 +176,7 @@ def upstream(spec: EncoderSpec, network: nn.Module, file: dict[str, Any]) -> dic
 @lru_cache(maxsize=len(ZOO))
 def full_size(name: str) -> nn.Module:
     """The whole network without memory for its weights, built once for all tests of it."""
-    return build_network(ZOO[name], device=counting_device(ZOO[name]))
+    return build_network(ZOO[name], counting_device(ZOO[name]))
 
 
 def narrow(spec: EncoderSpec) -> EncoderSpec:

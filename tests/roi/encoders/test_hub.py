@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from dataclasses import replace
@@ -10,14 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 from safetensors.torch import save_file
 
 from histobench.core.errors import HistobenchError
 from histobench.core.http import call_while_reachable
 from histobench.roi.encoders import weights_download as download
 from histobench.roi.encoders.construct import construct
+from histobench.roi.encoders.encoder_checkup import check_encoders
 from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.registry import create_encoder, get_spec
 
@@ -38,18 +39,41 @@ def online(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_gated_repository_says_where_to_ask_and_how_to_log_in(online: pytest.MonkeyPatch) -> None:
-    from huggingface_hub.errors import GatedRepoError
+@pytest.mark.parametrize(
+    ("status", "header", "words"),
+    [
+        (403, "GatedRepo", "the authors of MahmoodLab/UNI2-h have not given you access"),
+        (403, "", "refuses access (HTTP 403): is your token valid, with access to gated repositories?"),
+        (401, "", "refuses access (HTTP 401): is your token valid, with access to gated repositories?"),
+        (404, "RepoNotFound", "failed (RepositoryNotFoundError)"),
+    ],
+)
+def test_what_the_hub_answers_is_told_with_the_steps(
+    online: pytest.MonkeyPatch, tmp_path: Path, status: int, header: str, words: str
+) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.send_header("X-Error-Code", header)
+            self.end_headers()
 
-    def refuse(*_: Any, **__: Any) -> str:
-        raise GatedRepoError.__new__(GatedRepoError)
+        def log_message(self, *_: object) -> None: ...
 
-    online.setattr("huggingface_hub.hf_hub_download", refuse)
-    with pytest.raises(
-        HistobenchError,
-        match=r"request access at https://huggingface\.co/MahmoodLab/UNI2-h and run: hf auth login",
-    ):
-        create_encoder("uni_v2")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        template = f"http://127.0.0.1:{server.server_port}/{{repo_id}}/{{revision}}/{{filename}}"
+        for module in (constants, file_download):  # older versions read it from there
+            online.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+        online.setattr(constants, "HF_HUB_OFFLINE", False)
+        online.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        with pytest.raises(HistobenchError) as failure:
+            create_encoder("uni_v2")
+        server.shutdown()
+    first, *steps = str(failure.value).splitlines()
+    assert words in first
+    page = "https://huggingface.co/MahmoodLab/UNI2-h"
+    assert steps[0] == f"  with internet: request access at {page} and run: hf auth login"
+    assert steps[1].startswith(f"  without: copy pytorch_model.bin of {page} here and give `weights` FILE")
 
 
 def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(online: pytest.MonkeyPatch) -> None:
@@ -72,6 +96,18 @@ def test_a_hub_that_cannot_be_reached_is_not_waited_for_again_and_again(online: 
     with pytest.raises(HistobenchError, match="virchow2: no weights on this machine, and the model hub"):
         create_encoder("virchow2")
     assert asked == ["MahmoodLab/uni", "paige-ai/Virchow2"]
+
+
+def test_a_connection_that_breaks_off_says_what_to_do(online: pytest.MonkeyPatch) -> None:
+    def break_off(*_: Any, **__: Any) -> str:
+        raise httpx.RemoteProtocolError("no error of the operating system")
+
+    online.setattr("huggingface_hub.hf_hub_download", break_off)
+    with pytest.raises(HistobenchError, match=r"uni/pytorch_model\.bin failed \(RemoteProtocolError\)"):
+        create_encoder("uni_v1")
+    online.setattr("huggingface_hub.HfApi.auth_check", break_off)
+    found = check_encoders(["uni_v1"], online=True)
+    assert any("cannot ask the model hub" in result.message for result in found)
 
 
 def test_the_hub_is_asked_for_the_pinned_revision(online: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,14 +219,3 @@ def test_weights_at_a_fixed_address_are_asked_for_again_while_the_server_is_busy
             download.fetch_from_url(spec, f"{host}/gone.bin")
         server.shutdown()
     assert [file.name for file in path.parent.iterdir()] == ["weights.bin"]  # no parts, no notes
-
-
-def test_the_newest_of_other_revisions_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    spec = get_spec("uni_v1")
-    folder = tmp_path / f"models--{spec.source.repo.replace('/', '--')}" / "snapshots"
-    for age, revision in enumerate(("second", "first", "third", spec.source.revision)):
-        (folder / revision).mkdir(parents=True)
-        (folder / revision / "w.bin").write_text("x")
-        os.utime(folder / revision / "w.bin", (1e9 - [1, 0, 2, 3][age],) * 2)
-    assert list(download.find_others(spec, "w.bin")) == ["first", "second", "third"]

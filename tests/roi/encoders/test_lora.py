@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from measure_zoo import build_network
 from torch import Tensor, nn
 
 from builders import TINY_VIT
@@ -13,7 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import ZooEncoder
 from histobench.roi.encoders.lora import NotAdaptableError, add_lora, load_adapted, target_modules
-from histobench.roi.encoders.registry import build_network, create_encoder, get_spec
+from histobench.roi.encoders.registry import create_encoder, get_spec
 from histobench.roi.encoders.transform import TransformSpec
 
 pytestmark = pytest.mark.slow  # the oldest libraries cannot build networks without memory
@@ -23,9 +24,8 @@ R = 4
 
 def _on_meta(name: str) -> ZooEncoder:
     """Two blocks of an encoder of the zoo, without weights: nothing is computed."""
-    spec = get_spec(name)
-    encoder = ZooEncoder(spec, build_network(spec, depth=2))
-    encoder.identity = {"family": spec.family}
+    encoder = ZooEncoder(get_spec(name), build_network(get_spec(name), "meta", depth=2))
+    encoder.identity = {"family": encoder.spec.family}
     return encoder
 
 

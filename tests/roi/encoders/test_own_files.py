@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -142,40 +140,6 @@ def test_weights_and_version_are_part_of_the_identity_and_data_files_are_not(
     assert [key for key in after if after[key] != before.get(key)] == [changed] * (changed != "nothing")
 
 
-def test_nothing_in_the_process_is_replaced_but_the_end_of_the_path(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "helper.py").write_text("SCALE = 2.0\n")
-    before = (
-        builtins.__import__,
-        importlib.import_module,
-        type(os.environ),
-        list(sys.meta_path),
-        set(sys.modules),
-    )
-    path = list(sys.path)
-    assert feature(write(tmp_path / "a", imports="import helper", forward="scale = helper.SCALE")) == 2.0
-    after = builtins.__import__, importlib.import_module, type(os.environ), list(sys.meta_path)
-    assert after == before[:4]
-    assert sys.path == [*path, str(tmp_path / "a")]
-    assert {name for name in set(sys.modules) - before[4] if not name.startswith("own_encoder_")} <= {
-        "helper"
-    }
-    assert not list((tmp_path / "a").rglob("*.pyc"))
-
-
-def test_a_module_of_the_same_name_is_never_taken_for_the_one_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "shared_helper.py").write_text("SCALE = 9.0\n")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "shared_helper.py").write_text("SCALE = 2.0\n")
-    name = write(tmp_path / "a", forward="import shared_helper; scale = 1")
-    importlib.import_module("shared_helper")
-    with pytest.raises(HistobenchError, match="has the same name in this process; rename"):
-        create_encoder(name)
-
-
 @pytest.mark.slow
 def test_the_same_file_by_another_path_is_the_same_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +176,3 @@ def test_names_that_would_meet_in_one_file_are_refused_with_the_way_out() -> Non
 def test_a_name_that_no_encoder_can_have_is_refused_as_such(alias: str) -> None:
     with pytest.raises(HistobenchError, match="cannot be the name of an encoder"):
         split_alias(f"{alias}=e1/my.py:Hist")
-
-
-def test_a_folder_with_an_equals_sign_is_no_name() -> None:
-    assert split_alias("runs/lr=0.1/my.py:Hist") == ("", "runs/lr=0.1/my.py:Hist")

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.encoder_spec import parse_spec
 from histobench.roi.encoders.registry import get_spec
 from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.encoders.zoo import load_zoo
@@ -80,29 +78,9 @@ def test_encoders_squash_where_their_authors_do() -> None:
     }
 
 
-@pytest.mark.slow
-def test_the_processors_of_transformers_that_squash() -> None:
-    transformers = pytest.importorskip("transformers")
-    image = picture(301, 224)
-    processor = transformers.ViTImageProcessorPil(size={"height": 224, "width": 224})
-    theirs = processor(image, return_tensors="np")["pixel_values"][0]
-    ours = get_spec("vit-b-in21k").transform(image).numpy()
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
 def test_squashed_and_cropped_pixels_are_not_shared_between_encoders() -> None:
     crop, squash = TransformSpec(), TransformSpec(squash=True)
     assert distinct([crop, squash, TransformSpec(mean=(0.5,) * 3)])[1] == [0, 1, 0]
     assert describe_transform(squash) != describe_transform(crop)
     # Features that were stored before squashing existed keep their name.
     assert "squash" not in describe_transform(crop)
-
-
-def test_a_misspelt_fit_is_refused() -> None:
-    entry = {
-        "title": "x", "family": "timm", "arch": "vit_small_patch16_224", "pooling": "cls", "dim": 384,
-        "input": {"size": 224, "fit": "sqash", "interpolation": "bicubic", "norm": "imagenet"},
-        "weights": {"repo": "a/b", "file": "c"}, "license": "MIT", "citation": "x", "reference": "x",
-    }  # fmt: skip
-    with pytest.raises(HistobenchError, match="did you mean squash"):
-        parse_spec("x", entry)

@@ -81,7 +81,7 @@ def test_a_path_without_the_checkpoint_is_an_error_not_a_download(tmp_path: Path
     for weights, words in (
         (missing, r"weights of uni_v1, /nowhere/uni\.bin, do not exist"),
         (tmp_path / "no.json", "does not exist"),
-        (empty, r"no checkpoint of uni_v1 \(pytorch_model\.bin\); did you mean"),
+        (empty, r"no weights of uni_v1: .* it has pytorch_model\.bin\.part"),
     ):
         with pytest.raises(HistobenchError, match=words):
             create_encoder("uni_v1", weights=str(weights))
@@ -165,7 +165,7 @@ def test_a_file_that_keeps_its_size_and_time_is_still_seen_to_have_changed(tmp_p
     assert sha256_of(file) == hashlib.sha256(b"abd").hexdigest() != before
 
 
-def test_one_checkpoint_does_not_fill_several_encoders(checkpoint: Path, tmp_path: Path) -> None:
+def test_one_checkpoint_does_not_fill_several_encoders(checkpoint: Path) -> None:
     from histobench.roi.encoders.registry import check_distinct_weights
 
     both = ["kaiko-vits16", "lunit-vits16"]
@@ -173,11 +173,6 @@ def test_one_checkpoint_does_not_fill_several_encoders(checkpoint: Path, tmp_pat
         HistobenchError, match=r"kaiko-vits16 and lunit-vits16 would both be made from .*lunit"
     ):
         check_distinct_weights(both, str(checkpoint))
-    copy = tmp_path / "copy.pth"
-    copy.write_bytes(checkpoint.read_bytes())
-    given = table(tmp_path / "t.json", **{"kaiko-vits16": str(copy), "lunit-vits16": str(checkpoint)})
-    with pytest.raises(HistobenchError, match="the same bytes"):
-        check_distinct_weights(both, str(given))
     # Several outputs of one encoder have one checkpoint by right, and so have encoders that need no file.
     check_distinct_weights(["virchow2", "virchow2@cls", "random-vit", "tiny-vl"], str(checkpoint))
     check_distinct_weights(["no-such-encoder", "lunit-vits16", "my.py:Mine"], str(checkpoint))

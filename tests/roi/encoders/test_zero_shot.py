@@ -50,17 +50,6 @@ def test_a_text_is_encoded_once_whatever_class_it_belongs_to() -> None:
     torch.testing.assert_close(second.norm(dim=1), torch.ones(2))
 
 
-def test_many_texts_are_encoded_in_batches() -> None:
-    sizes: list[int] = []
-
-    def encode(texts: Sequence[str], device: str) -> Tensor:
-        sizes.append(len(texts))
-        return torch.ones(len(texts), 2)
-
-    PromptEncoder(encode)([f"text {number}" for number in range(150)], "cpu")
-    assert sizes == [64, 64, 22]
-
-
 @pytest.mark.slow
 def test_probabilities_follow_the_cosine_and_the_learned_temperature() -> None:
     pytest.importorskip("transformers")

@@ -15,7 +15,7 @@ from histobench.cli.main import main
 from histobench.roi.comparison.choice import run_command
 from histobench.roi.evaluation.caveats import caveats, site_caveats
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
-from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.reader import load_runs
@@ -32,16 +32,20 @@ def features(labels: list[int], groups: list[str] | None = None, *, d: int = 16,
 TRAIN = [0, 1, 2] * 20
 
 
+def evaluated(
+    folder: Path, test: FeatureSet, *tasks: str, train: FeatureSet | None = None
+) -> EvaluationOutcome:
+    return evaluate(EvaluationRequest(tasks, train or features(TRAIN), test, folder, device="cpu"))
+
+
 def test_a_class_from_one_patient_is_marked_in_file_table_and_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = [0, 1] * 20 + [2] * 6
     groups = [f"p{k // 4}" for k in range(40)] + ["p99"] * 6
     for d in (16, 24):
-        request = EvaluationRequest(
-            ("KNN",), features(TRAIN, d=d), features(labels, groups, d=d, seed=1), tmp_path / str(d)
-        )
-        outcome = evaluate(request)
+        test = features(labels, groups, d=d, seed=1)
+        outcome = evaluated(tmp_path / str(d), test, "KNN", train=features(TRAIN, d=d))
     print_outcome(outcome)
     said = "class rare: all 6 test images come from one group (p99)"
     table = capsys.readouterr().out
@@ -61,7 +65,7 @@ def test_images_left_out_are_named_in_the_answer_files_and_commands(
     for d in (16, 24):
         train, test = features(TRAIN, d=d), features([0, 1, 2] * 10, d=d, seed=1)
         train.metadata["skipped"] = [{"image": "rare/7.png", "reason": "the image is damaged"}]
-        done = evaluate(EvaluationRequest(("KNN",), train, test, tmp_path / "all" / str(d)))
+        done = evaluated(tmp_path / "all" / str(d), test, "KNN", train=train)
     said = "1 image left out as unusable (rare/7.png: the image is damaged)"
     assert all(said in row.caveats for row in done.rows)
     assert main(["compare", str(tmp_path / "all")]) == 0
@@ -79,13 +83,9 @@ def test_confounded_data_are_told_with_every_accuracy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever runs the usual tasks has not run `data check`, nor asked for robustness."""
-    labels = TRAIN[:30]
-    sites = ["" if k == 4 else "sharp" if label == 0 else "soft" for k, label in enumerate(labels)]
-    train, test = (
-        _at_sites(TRAIN, ["sharp" if label == 0 else "soft" for label in TRAIN]),
-        _at_sites(labels, sites),
-    )
-    print_outcome(evaluate(EvaluationRequest(("KNN",), train, test, tmp_path)))
+    sites = ["" if k == 4 else "sharp" if label == 0 else "soft" for k, label in enumerate(TRAIN)]
+    test = _at_sites(TRAIN[:30], [""] * 30)  # the training images alone show it
+    print_outcome(evaluated(tmp_path, test, "KNN", train=_at_sites(TRAIN, sites)))
     said = "label and scanner are confounded (Cramer's V 1.00): accuracy may come from the scanner instead of"
     assert said in caplog.text
     shown = capsys.readouterr().out
@@ -101,6 +101,7 @@ def test_what_is_crossed_or_is_no_site_is_not_called_confounded() -> None:
     places = tuple(map(str, TRAIN))
     assert site_caveats([_at_sites(TRAIN, crossed, slide=slides, pair=places)]) == ()
     assert site_caveats([features(TRAIN)]) == ()
+    assert site_caveats([_at_sites([k // 30 for k in range(60)], [str(k // 3) for k in range(60)])]) == ()
     (said,) = site_caveats([_at_sites(TRAIN, crossed, stain=places)])
     assert "label and stain are confounded" in said
 
@@ -114,9 +115,7 @@ def test_classes_that_all_come_from_one_patient_each_are_told_in_one_line() -> N
 
 
 def test_a_class_without_test_images_is_named_where_means_are_over_the_others(tmp_path: Path) -> None:
-    outcome = evaluate(
-        EvaluationRequest(("Proto",), features(TRAIN), features([0, 1] * 10, seed=1), tmp_path)
-    )
+    outcome = evaluated(tmp_path, features([0, 1] * 10, seed=1), "Proto")
     assert outcome.rows[0].caveats == (
         "class rare has no test images: balanced accuracy and other means over classes are over "
         "2 of 3 classes",
@@ -126,11 +125,8 @@ def test_a_class_without_test_images_is_named_where_means_are_over_the_others(tm
 def test_a_probe_whose_weights_are_all_zero_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = evaluate(
-        EvaluationRequest(
-            ("Linear-Probe", "KNN"), features(TRAIN, d=4), features(TRAIN, d=4, seed=1), tmp_path
-        )
-    )
+    few = features(TRAIN, d=4)
+    outcome = evaluated(tmp_path, features(TRAIN, d=4, seed=1), "Linear-Probe", "KNN", train=few)
     by_task = {row.task: row.caveats for row in outcome.rows}
     assert "the optimum of the linear probe is W = 0" in by_task["Linear-Probe"][0]
     assert by_task["KNN"] == ()
@@ -138,19 +134,13 @@ def test_a_probe_whose_weights_are_all_zero_says_so(
     table = capsys.readouterr().out
     assert "Linear-Probe (1)" in table
     assert "(1) the optimum of the linear probe is W = 0" in table
-    zero = evaluate(
-        EvaluationRequest(
-            ("Linear-Probe",), features(TRAIN, d=200), features(TRAIN, d=200, seed=1), tmp_path / "many"
-        )
-    )
-    assert zero.rows[0].caveats == ()
+    test, many = (features(TRAIN, d=200, seed=seed) for seed in (1, 0))
+    assert evaluated(tmp_path / "many", test, "Linear-Probe", train=many).rows[0].caveats == ()
 
 
 @pytest.mark.slow
 def test_shots_that_were_left_out_do_not_mark_the_others(tmp_path: Path) -> None:
-    outcome = evaluate(
-        EvaluationRequest(("Few-shot",), features(TRAIN), features(TRAIN, seed=1), tmp_path, device="cpu")
-    )
+    outcome = evaluated(tmp_path, features(TRAIN, seed=1), "Few-shot")
     assert all(row.caveats == () for row in outcome.rows)
     content = json.loads(TaskFiles.of(tmp_path, "Few-shot", outcome.rows[0].setting).complete.read_text())
     assert any("left out" in text for text in content["additional_info"]["warnings"])

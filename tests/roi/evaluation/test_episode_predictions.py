@@ -129,6 +129,7 @@ def test_predictions_of_another_evaluation_are_not_taken_for_these(
     assert run_intervals(run, BootstrapSettings(n_bootstrap=50))["resampled"] == "episodes"
 
 
+@pytest.mark.slow
 def test_a_damaged_file_says_what_to_do(request_: EvaluationRequest) -> None:
     evaluate(replace(request_, tasks=("Few-shot",)))
     next(request_.results_dir.rglob("*.npz")).write_bytes(b"PK no")
@@ -136,6 +137,7 @@ def test_a_damaged_file_says_what_to_do(request_: EvaluationRequest) -> None:
         _ = load_runs(request_.results_dir)[0].episodes
 
 
+@pytest.mark.slow
 def test_an_interrupted_task_leaves_no_predictions_of_an_earlier_one(
     request_: EvaluationRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ def test_intervals_are_over_episodes_and_patients_and_runs_are_called_runs(
     assert whole["metrics"]["accuracy"]["ci_lower"] < whole["metrics"]["accuracy"]["value"]
 
 
+@pytest.mark.slow
 def test_without_probabilities_areas_say_that_they_are_over_episodes_alone(
     request_: EvaluationRequest,
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +27,15 @@ from histobench.roi.evaluation import fine_tune_task
 from histobench.roi.evaluation.context import TaskSkippedError
 from histobench.roi.evaluation.evaluation_request import ImageRequest
 from histobench.roi.evaluation.image_context import ImageContext
-from histobench.roi.options import Options, Settings
+from histobench.roi.options import IMAGE_KEYS, Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
 from histobench.roi.predictions import TargetPredictions
 from histobench.roi.protocols.head_training import Encode, Labels, Parts, Trainer, features_of, on_device
 from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs
+
+pytestmark = pytest.mark.slow
 
 FAST = Options(lora_rank=2, lora_alpha=2.0, tune_epochs=2, tune_rates=(1e-2, 1e-4), tune_batch_size=8)
 
@@ -197,6 +200,32 @@ def _context(tmp_path: Path, table: Path, encoder: str) -> ImageContext:
     return ImageContext.of(request)
 
 
+BOTH = {"frozen", "lora"}
+TUNED: dict[str, tuple[Any, set[str]]] = {
+    "lora_rank": (3, {"lora"}), "lora_alpha": (7.0, {"lora"}), "tune_epochs": (2, BOTH), "seed": (1, BOTH),
+    "tune_rates": ((1e-3,), BOTH), "tune_batch_size": (4, BOTH), "tune_seeds": (2, BOTH),
+}  # fmt: skip
+
+
+def test_every_option_changes_the_networks_that_it_is_for(tmp_path: Path, own: str) -> None:
+    assert {*TUNED, "head_steps", "token_store", "save_adapters"} == {*IMAGE_KEYS, "seed"}
+    asked = _context(tmp_path, _write(tmp_path), own).asked
+    quick = replace(FAST, tune_epochs=1, tune_rates=(1e-2,), tune_seeds=1)
+
+    def predicted(seed: int = 0, **options: Any) -> dict[str, bytes]:
+        given = replace(asked, seed=seed, options=replace(quick, **options))
+        found = {each.setting: each for each in fine_tune_task.run_fine_tune(ImageContext.of(given))}
+        for each in found.values():
+            runs = [run["seed"] for run in each.predictions.info["runs"]]
+            assert runs == list(range(seed, seed + given.options.tune_seeds))
+        return {name: each.predictions.probabilities.tobytes() for name, each in found.items()}
+
+    usual = predicted()
+    for name, (value, networks) in TUNED.items():
+        other = predicted(**{name: value})
+        assert {setting for setting in BOTH if usual[setting] != other[setting]} == networks, name
+
+
 def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
     context = _context(tmp_path, _write(tmp_path), own)
     parts, info = context.parts(), context.info
@@ -261,25 +290,6 @@ def test_one_command_gives_both_networks_and_adapters_that_are_encoders(
     assert main([*tuned, "--device", "cpu", "--results", str(tmp_path / "again")]) == 0
 
 
-@pytest.mark.nightly
-def test_two_encoders_are_fine_tuned_compared_chosen_and_reported(
-    tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    results, tiles = str(tmp_path / "results"), tmp_path / "demo"
-    assert main(f"data demo {tiles} --name demo --per-class 8 --test-per-class 10".split()) == 0
-    command = (
-        f"run --data {tiles}/demo.csv --models random-vit,{own},tiny-vl --tasks Fine-tune,KNN --device cpu"
-    )
-    more = f"--results {results} --size 32 --tune-epochs 3 --tune-rates 1e-3,1e-4"
-    assert main(f"{command} {more}".split()) == 0
-    assert "of tiny-vl: is a convolutional network" in capsys.readouterr().out
-    assert main(["compare", results, "--task", "Fine-tune"]) == 0
-    assert "Kendall" in capsys.readouterr().out
-    assert main(["choose", results, "--task", "Fine-tune"]) == 0
-    assert main(["report", results]) == 0
-
-
 # Where masks are predicted.
 
 ON_TOKENS = """
@@ -299,10 +309,9 @@ def glands(tmp_path: Path) -> tuple[Path, str]:
     return table, f"tokens={tmp_path}/tokens.py:OnTokens"
 
 
-def _run_masks(table: Path, own: str, results: Path, more: str = "") -> None:
-    options = "--device cpu --tune-epochs 3 --tune-rates 1e-2,1e-3 --tune-batch-size 8 --head-steps 1"
-    tasks = f"--tasks Segmentation,Fine-tune --results {results} {options} {more}"
-    assert main(f"run --data {table} --models {own} {tasks}".split()) == 0
+def _run_masks(table: Path, own: str, results: Path, more: str) -> None:
+    options = "--device cpu --tune-rates 1e-2,1e-3 --tune-batch-size 8 --head-steps 1"
+    assert main(f"run --data {table} --models {own} --results {results} {options} {more}".split()) == 0
 
 
 def test_on_masks_there_are_trainings_references_and_one_comparison(
@@ -313,7 +322,7 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     results = tmp_path / "results"
-    _run_masks(*glands, results, "--save-adapters")
+    _run_masks(*glands, results, "--tasks Segmentation,Fine-tune --tune-epochs 3 --save-adapters")
     assert "2 tasks done" in capsys.readouterr().out
     runs = {run.setting: run for run in load_runs(results)}
     assert set(runs) == {"linear", "knn", "frozen-tokens", "lora-tokens"}
@@ -366,14 +375,14 @@ def _slow_dice(both: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> flo
     return float(np.mean(of_images))
 
 
-def test_masks_of_test_images_change_no_prediction_and_tokens_need_not_be_kept(
+def test_masks_of_test_images_change_no_prediction(
     tmp_path: Path, glands: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     table, _ = glands
 
-    def predicted(name: str, more: str = "") -> np.ndarray:
-        _run_masks(*glands, tmp_path / name, more)
+    def predicted(name: str) -> np.ndarray:
+        _run_masks(*glands, tmp_path / name, "--target mask --tasks Fine-tune --tune-epochs 1")
         (run,) = (run for run in load_runs(tmp_path / name) if run.setting == "lora-tokens")
         n, c = run.target_predictions.truth.shape
         return run.target_predictions.predicted.reshape(n, -1, 2, c)[:, [0, 4, 5], 1]
@@ -384,21 +393,6 @@ def test_masks_of_test_images_change_no_prediction_and_tokens_need_not_be_kept(
         mask = np.array(Image.open(path))  # other truth where it counts
         Image.fromarray(np.where(mask == 255, mask, 2 - mask.clip(max=2)).astype(np.uint8)).save(path)
     assert np.array_equal(first, predicted("b"))
-    again = predicted("c", "--token-store 0")  # tokens in full precision
-    assert np.abs(first - again).max() <= 4
-
-
-def test_an_encoder_without_tokens_is_skipped(
-    tmp_path: Path,
-    glands: tuple[Path, str],
-    own: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    place = f"--target mask --tasks Fine-tune --results {tmp_path / 'r'} --device cpu"
-    assert main(f"run --data {glands[0]} --models {own},{glands[1]} {place} --tune-epochs 1".split()) == 0
-    assert "does not define patch_tokens" in " ".join(capsys.readouterr().out.split())
 
 
 def test_intervals_of_several_trainings_are_over_trainings_and_images() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,29 +34,21 @@ def probabilities(folder: Path, task: str, setting: str = "") -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "preset", ["uni", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sklearn", "thunder"))]
+    ("preset", "use_sklearn"),
+    [
+        ("uni", False),
+        ("uni", True),
+        *(pytest.param(name, False, marks=pytest.mark.nightly) for name in ("sklearn", "thunder")),
+    ],
 )
-def test_all_labels_give_the_linear_probe_of_the_same_preset(preset: str, tmp_path: Path) -> None:
-    tasks = ("Linear-Probe", "Label-efficiency")
-    outcome = evaluate(
-        EvaluationRequest(tasks, features(90, 0), features(60, 1), tmp_path, preset=preset, device="cpu")
-    )
+def test_all_labels_give_the_linear_probe_of_the_same_preset(
+    preset: str, use_sklearn: bool, tmp_path: Path
+) -> None:
+    tasks, options = ("Linear-Probe", "Label-efficiency"), Options(use_sklearn=use_sklearn)
+    request = EvaluationRequest(tasks, features(90, 0), features(60, 1), tmp_path, options=options)
+    outcome = evaluate(replace(request, preset=preset, device="cpu"))
     assert not outcome.failed
     assert not outcome.skipped
-    whole = probabilities(tmp_path, "Label-efficiency", "100pct")
-    np.testing.assert_array_equal(whole, probabilities(tmp_path, "Linear-Probe"))
-
-
-def test_all_labels_give_scikit_learns_probe_where_that_is_asked_for(tmp_path: Path) -> None:
-    request = EvaluationRequest(
-        ("Linear-Probe", "Label-efficiency"),
-        features(90, 0),
-        features(60, 1),
-        tmp_path,
-        options=Options(use_sklearn=True),
-        device="cpu",
-    )
-    evaluate(request)
     whole = probabilities(tmp_path, "Label-efficiency", "100pct")
     np.testing.assert_array_equal(whole, probabilities(tmp_path, "Linear-Probe"))
 
@@ -64,7 +57,8 @@ def test_retrieval_is_as_calibrated_as_the_label_that_most_neighbours_have(tmp_p
     train, test = features(90, 0), features(60, 1)
     evaluate(EvaluationRequest(("Retrieval",), train, test, tmp_path, device="cpu"))
     stored = next(iter(load_runs(tmp_path)))
-    outcome, _ = retrieval(train.embeddings, train.labels, test.embeddings, test.labels, n_classes=3)
+    outcome, scores = retrieval(train.embeddings, train.labels, test.embeddings, test.labels, n_classes=3)
+    assert {name: stored.metrics[name] for name in scores} == pytest.approx(scores)
     votes, truth = outcome.probabilities, test.labels.numpy()
     confidence, winner = votes.max(1), votes.argmax(1)
     tied = votes[np.arange(60), outcome.predicted] == confidence  # the first hit, where it is among the most

@@ -6,16 +6,18 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from builders import feature_set
-from histobench.roi.evaluation.evaluation_request import EvaluationRequest
+from builders import another, feature_set
+from histobench.core.records import options_of
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, task_digest
 from histobench.roi.evaluation.evaluation_run import evaluate
+from histobench.roi.options import IMAGE_KEYS, LAB_KEYS, Options
 from histobench.roi.results.reader import load_runs
 
 
@@ -41,29 +43,58 @@ def test_a_finished_task_is_left_alone(request_: EvaluationRequest) -> None:
     assert not done_again(request_)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "correction",
-    [
-        {"labels": (torch.arange(24) + 1) % 3},
-        {"groups": None},
-        {"img_names": tuple(f"renamed_{number}.png" for number in range(24))},
-    ],
-    ids=lambda correction: next(iter(correction)),
-)
-@pytest.mark.parametrize("split", ["train", "test"])
 def test_a_correction_of_the_table_is_evaluated_though_the_images_are_the_same(
-    request_: EvaluationRequest, split: str, correction: dict[str, Any]
+    request_: EvaluationRequest,
 ) -> None:
     evaluate(request_, resume=True)
-    corrected: Any = {split: replace(getattr(request_, split), **correction)}
-    assert done_again(replace(request_, **corrected))
+    corrected = replace(request_.test, labels=(request_.test.labels + 1) % 3)
+    assert done_again(replace(request_, test=corrected))
 
 
-def test_other_names_of_the_classes_are_written(request_: EvaluationRequest) -> None:
-    evaluate(request_, resume=True)
-    renamed = replace(request_.test, metadata=request_.test.metadata | {"classes": ["a", "c", "b"]})
-    assert done_again(replace(request_, train=renamed, test=renamed))
+#: What the numbers of a task do not depend on.
+FREE = {"tasks", "results_dir", "dataset", "encoder", "description", "device", "weights", "split", "options"}
+
+
+def test_all_that_the_numbers_depend_on_and_nothing_else_changes_the_digest_of_a_task(
+    request_: EvaluationRequest,
+) -> None:
+    part = request_.test
+    others = [
+        replace(part, labels=(part.labels + 1) % 3),
+        replace(part, groups=None),
+        replace(part, img_names=part.img_names[::-1]),
+        replace(part, sites={"scanner": ("x",) * len(part)}),
+        replace(part, metadata=part.metadata | {"classes": ["a", "c", "b"]}),
+    ]
+    changed: dict[str, list[Any]] = {name: ["other"] for name in FREE - {"options"}}
+    changed |= {"train": others, "val": [part, *others], "test": others}
+    changed |= {"classes": [tuple("acb")], "preset": ["thunder"], "seed": [1]}
+    assert changed.keys() | {"options"} == {each.name for each in fields(EvaluationRequest)}
+    requests = [replace(request_, **{name: each}) for name, values in changed.items() for each in values]
+    digests = [task_digest(each, "KNN", "features") for each in (request_, *requests)]
+    assert len(set(digests)) == 1 + sum(len(values) for name, values in changed.items() if name not in FREE)
+    assert task_digest(request_, "KNN", "other") not in digests
+
+
+@pytest.mark.parametrize(
+    ("task", "preset", "without"),
+    [
+        ("KNN", "uni", {*IMAGE_KEYS, *LAB_KEYS}),
+        ("KNN", "patho-bench", IMAGE_KEYS),
+        ("Fine-tune", "uni", None),
+    ],
+)
+def test_an_option_changes_the_digest_of_the_tasks_that_it_is_for(
+    request_: EvaluationRequest, task: str, preset: str, without: Any
+) -> None:
+    request_ = replace(request_, preset=preset)
+    found = set()
+    for each in options_of(Options):
+        other = replace(request_, options=Options(**{each.name: another(each)}))
+        if task_digest(other, task, "") != task_digest(request_, task, ""):
+            found.add(each.name)
+    every = {each.name for each in options_of(Options)}
+    assert found == ({"choose_by", *IMAGE_KEYS} if without is None else every - {*without})
 
 
 def test_results_that_were_deleted_are_made_again(request_: EvaluationRequest) -> None:

@@ -12,24 +12,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import histobench as hb
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.splits_compared import (
     as_plain,
+    compare_results,
     compare_splits,
+    evidence_of_splits,
     pooled_runs,
     split_grid,
-    write_split_tables,
 )
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options, Scheme
-from histobench.roi.result_options import CompareSettings
+from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs, split_runs
 
 pytestmark = pytest.mark.slow
@@ -95,29 +94,37 @@ def test_splits_are_results_of_their_own_and_no_part_of_the_ordinary_tables(resu
         assert not inside & {row["group"] for row in rows if row["img_name"] not in tested}
 
 
-def test_the_comparison_is_that_of_the_values_of_the_splits(results: Path) -> None:
+@pytest.mark.parametrize(("metric", "sign"), [("accuracy", 1), ("brier", -1)])
+def test_the_comparison_is_that_of_the_values_of_the_splits(metric: str, sign: int, results: Path) -> None:
     runs = [run for run in split_runs(results) if run.task == "KNN"]
-    (table,) = compare_splits(runs, metric="accuracy")
-    values = {
-        name: np.array([run.metrics["accuracy"] for run in runs if run.identity.encoder == name], dtype=float)
-        for name in ("good", "poor")
-    }
-    good, poor = table.entries
-    assert (good.name, good.mean.mean) == ("good", pytest.approx(values["good"].mean()))
-    assert (good.least, good.greatest) == (values["good"].min(), values["good"].max())
-    assert good.first == (values["good"] >= values["poor"]).mean()
-    assert poor.rank_low <= poor.mean_rank <= poor.rank_high
-    difference = values["good"] - values["poor"]
+    (table,) = compare_splits(runs, metric=metric, alpha=0.2)
+    names = [entry.name for entry in table.entries]
+    values = np.array(
+        [[run.metrics[metric] for run in runs if run.identity.encoder == name] for name in names], dtype=float
+    )
+    assert names == ["good", "poor"]
+    assert (table.n_images, table.n_groups, table.n_splits) == (108, 24, 10)
+    ranks = stats.rankdata(-sign * values, axis=0)
     ratio = np.mean([run.info["split"]["num_test"] / run.info["split"]["num_train"] for run in runs])
+    reach = stats.t.ppf(0.9, 9) * np.sqrt(1 / 10 + ratio)
+    for entry, each, rank in zip(table.entries, values, ranks, strict=True):
+        ends = each.mean() + reach * each.std(ddof=1) * np.array([-1, 1])
+        assert [entry.mean.mean, entry.mean.low, entry.mean.high] == pytest.approx([each.mean(), *ends])
+        shown = entry.spread, entry.least, entry.greatest, entry.mean_rank, entry.first
+        first = (rank == ranks.min(axis=0)).mean()
+        assert shown == pytest.approx((each.std(ddof=1), each.min(), each.max(), rank.mean(), first))
+        low, high = np.quantile(rank, [0.1, 0.9])
+        assert (entry.rank_low, entry.rank_high) == (np.floor(low), np.ceil(high))
+    difference = values[0] - values[1]
     error = np.sqrt((1 / 10 + ratio) * difference.var(ddof=1))
     (pair,) = table.pairs
-    assert pair.p_value == pytest.approx(2 * stats.t.sf(difference.mean() / error, 9))
-    assert pair.wins == (difference > 0).mean()
+    assert pair.p_value == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / error, 9))
+    ends = difference.mean() + stats.t.ppf([0.1, 0.9], 9) * error
+    assert [pair.difference.low, pair.difference.high] == pytest.approx(ends)
+    assert pair.wins == (sign * difference > 0).mean()
+    evidence = evidence_of_splits(table)
+    assert (evidence.level, evidence.splits, evidence.n_images) == (0.8, "10 splits (5x2)", 108)
     assert "5x2" in split_grid(table).title
-    (of_losses,) = compare_splits(runs, metric="brier")  # lower is better
-    (pair,) = of_losses.pairs
-    assert ([entry.name for entry in of_losses.entries], pair.wins) == (["good", "poor"], 1.0)
-    assert pair.difference.high < 0
     json.dumps(as_plain(table), allow_nan=False)
 
 
@@ -131,7 +138,7 @@ def test_other_folds_are_refused(results: Path) -> None:
     request = replace(request_of(results, "other", 2.0), seed=3)
     evaluate_over_splits(request, Scheme(5, 2))
     runs = [run for run in split_runs(results) if run.task == "KNN"]
-    with pytest.raises(HistobenchError, match="has other test images"):
+    with pytest.raises(HistobenchError, match=r"good \[seed 0\] with other \[seed 3\] .* other test images"):
         compare_splits(runs)
 
 
@@ -151,9 +158,20 @@ def test_leaving_out_one_group_pools_its_predictions_into_one_test_set(tmp_path:
     assert [len(run.predictions) for run in pooled] == [108, 108]
     right = pooled[0].predictions.predicted == pooled[0].predictions.labels
     assert pooled[0].metrics["accuracy"] == pytest.approx(right.mean())
-    (table,) = compare_runs(pooled, CompareSettings(metric="accuracy")).tables
+    _, found = compare_results(tmp_path, CompareOptions(metric="accuracy", alpha=0.2, splits=True))
+    (table,) = found.tables
+    assert (found.metric, found.alpha) == ("accuracy", 0.2)
     assert (table.n_images, table.n_groups) == (108, 24)
     assert "leave-one-group-out" in table.dataset
+
+
+def test_the_files_of_a_split_tell_what_a_line_for_every_split_would_repeat(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = evaluate_over_splits(request_of(tmp_path, "good", 3.0), Scheme(1, 0))
+    caveats = [text for part in every for row in part.rows for text in row.caveats]
+    assert sum("one group" in text for text in caveats) >= len(every)
+    assert caplog.text == ""
 
 
 def test_groups_that_are_known_for_a_part_only_are_refused(tmp_path: Path) -> None:
@@ -173,19 +191,12 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["compare", f"{tmp_path}/r", "--splits", "--metric=accuracy", "--alpha=0.2"]) == 0
     said = capsys.readouterr().out
     assert "over splits 2x3" in said
+    assert main(["compare", f"{tmp_path}/r", "--metric=accuracy"]) == 0
+    assert "--splits compares over the repeated splits" in capsys.readouterr().out
     (written,) = (tmp_path / "r" / "comparison").glob("splits_Proto_accuracy.json")
     (table,) = json.loads(written.read_text())
     assert [entry["name"] for entry in table["entries"]] == list(skills)
-    values: dict[str, list[float]] = {}
-    for run in split_runs(tmp_path / "r"):
-        values.setdefault(run.identity.encoder, []).append(run.metrics["accuracy"] or 0)
-    for pair in table["pairs"]:  # training sets are twice the size of test sets
-        apart = np.array(values[pair["first"]]) - values[pair["second"]]
-        middle, error = apart.mean(), np.sqrt((1 / 6 + 1 / 2) * apart.var(ddof=1))
-        found = pair["difference"]
-        bounds = np.clip(middle + error * stats.t.ppf([0.1, 0.9], 5), -1, 1)
-        assert [found["mean"], found["low"], found["high"]] == pytest.approx([middle, *bounds], rel=1e-3)
-        assert pair["p_value"] == pytest.approx(2 * stats.t.sf(middle / error, 5), rel=1e-2)
+    assert table["test_to_train"] == 0.5
     p_values = sorted(pair["p_value"] for pair in table["pairs"])
     holm = np.maximum.accumulate(np.array(p_values) * (3, 2, 1))
     assert sorted(pair["p_adjusted"] for pair in table["pairs"]) == pytest.approx(holm)
@@ -193,44 +204,3 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for row, entry in zip(rows, table["entries"], strict=True):
         for name in ("mean_rank", "rank_low", "rank_high", "first"):
             assert float(row[name]) == entry[name]
-
-
-def test_python_compares_over_splits_by_the_corrected_t_test(results: Path) -> None:
-    compared = hb.compare(results, splits=True, task="KNN", metric="accuracy")
-    pair = compared.to_frame().iloc[0]
-    ratios: list[float] = []
-    values: dict[str, dict[tuple[int, int], float]] = {"good": {}, "poor": {}}
-    for run in split_runs(results):
-        if run.task == "KNN":
-            split = run.info["split"]
-            values[run.identity.encoder][split["repeat"], split["fold"]] = run.metrics["accuracy"] or 0
-            ratios.append(split["num_test"] / split["num_train"])
-    apart = np.array([values["good"][key] - values["poor"][key] for key in values["good"]])
-    error = np.sqrt((1 / len(apart) + np.mean(ratios)) * apart.var(ddof=1))
-    assert pair["difference"] == pytest.approx(apart.mean())
-    assert pair["p"] == pytest.approx(2 * stats.t.sf(apart.mean() / error, len(apart) - 1))
-    assert compared.ranked()["encoder"].tolist() == ["good", "poor"]
-    assert "over splits 5x2" in repr(compared)
-    assert "good" in compared._repr_html_()
-    assert (
-        hb.open_results(results)
-        .compare(splits=True, task="KNN", metric="accuracy")
-        .to_frame()
-        .equals(compared.to_frame())
-    )
-
-
-@pytest.mark.nightly
-def test_python_compares_leave_one_group_out_like_one_test_set(tmp_path: Path) -> None:
-    for encoder, skill in (("good", 3.0), ("poor", 1.2)):
-        evaluate_over_splits(request_of(tmp_path, encoder, skill), Scheme(1, 0))
-    compared = hb.compare(tmp_path, splits=True, task="KNN")
-    assert compared.over_splits == ()
-    assert compared.to_frame()["first"].tolist() == ["good"]
-
-
-def test_the_tables_are_written_without_nan(results: Path, tmp_path: Path) -> None:
-    tables = compare_splits([run for run in split_runs(results) if run.task == "Proto"])
-    paths = write_split_tables(tables, tmp_path / "out")
-    assert [path.suffix for path in paths] == [".csv", ".md", ".json"]
-    assert "nan" not in "".join(path.read_text() for path in paths).lower()

@@ -18,14 +18,13 @@ from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
-from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet
-from histobench.roi.options import DatasetEntry, Options, Plan, scheme_of
+from histobench.roi.options import DatasetEntry, Options, Plan
 from histobench.roi.plan.plan_run import check_patients
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols import attention_mil
 from histobench.roi.result_options import CompareSettings
-from histobench.roi.results.reader import load_runs, split_runs
+from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 
 #: With fewer dimensions the optimum of the `uni` probe is W = 0.
@@ -84,9 +83,7 @@ def stored(folder: Path, setting: str) -> StoredRun:
 
 
 @pytest.mark.slow
-def test_votes_are_the_mean_probability_of_a_patients_tiles(
-    finished: tuple[Path, EvaluationOutcome],
-) -> None:
+def test_votes_are_the_mean_probability_of_a_patients_tiles(finished: tuple[Path, EvaluationOutcome]) -> None:
     test = tiles(20, "test")
     folder, done = finished
     assert not done.failed
@@ -223,15 +220,6 @@ def test_a_label_of_the_test_patients_that_training_lacks_is_named(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_validation_set_stops_the_training_of_attention(tmp_path: Path) -> None:
-    done = run(tmp_path, tiles(30, "train"), tiles(20, "test"), val=tiles(10, "val"))
-    assert not done.failed
-    info = stored(tmp_path, "abmil").info
-    assert info["stopped_by"] == "the validation set"
-    assert [each["bags"] for each in info["runs"]] == [30] * 5
-
-
-@pytest.mark.slow
 def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
     train, test, val = tiles(30, "train"), tiles(20, "test"), tiles(10, "val")
     parts = [(part.embeddings.numpy(), part.labels.numpy(), part.groups) for part in (train, test, val)]
@@ -262,17 +250,6 @@ def test_encoders_are_compared_over_patients_method_by_method(tmp_path: Path) ->
         right = {each.identity.encoder: each.metrics["accuracy"] for each in runs if each.setting == setting}
         assert pair.difference == pytest.approx((right["good"] or 0) - (right["poor"] or 0))
         assert pair.interval.low is not None
-
-
-@pytest.mark.slow
-def test_patients_are_evaluated_over_splits(tmp_path: Path) -> None:
-    request = EvaluationRequest(("Patient",), tiles(20, "train"), tiles(20, "test"), tmp_path, device="cpu")
-    scheme = scheme_of("1x2", None, None)
-    assert scheme is not None
-    done = evaluate_over_splits(request, scheme)
-    for setting in ("votes", "mean", "abmil"):
-        assert sum(row.n for part in done for row in part.rows if row.setting == setting) == 40
-    assert {run.setting for run in split_runs(tmp_path)} == {"votes", "mean", "abmil"}
 
 
 def test_a_plan_names_a_patient_with_two_labels_before_any_work(tmp_path: Path) -> None:

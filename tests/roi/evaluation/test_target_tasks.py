@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,14 +34,13 @@ def arrays(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return x.astype(np.float32), number[patient], survival[patient], patient
 
 
-def evaluated(target: str, **more: object) -> hb.Benchmark:
+def evaluated(target: str | None, y: Any = None, *, groups: bool = True, **more: object) -> hb.Benchmark:
+    """An evaluation of `y` (default: the target's own) on the features of `arrays`."""
     x, number, survival, patient = arrays()
-    y = survival if target == "survival" else number
+    y = (survival if target == "survival" else number) if y is None else y
     cut = 20 * TILES
-    return hb.evaluate(
-        x[:cut], x[cut:], y[:cut], y[cut:],
-        groups=patient[cut:], train_groups=patient[:cut], target=target, **more,
-    )  # fmt: skip
+    more |= {"groups": patient[cut:], "train_groups": patient[:cut]} if groups else {}
+    return hb.evaluate(x[:cut], x[cut:], y[:cut], y[cut:], **more, **({"target": target} if target else {}))
 
 
 def test_regression_of_patients_is_ridge_on_their_mean_features(tmp_path: Path) -> None:
@@ -64,11 +64,8 @@ def test_regression_of_patients_is_ridge_on_their_mean_features(tmp_path: Path) 
 
 
 def test_tiles_with_values_of_their_own_are_not_pooled() -> None:
-    x, number, _, patient = arrays()
-    y = number + np.random.default_rng(1).normal(size=len(number))
-    found = hb.evaluate(
-        x[:60], x[60:], y[:60], y[60:], groups=patient[60:], train_groups=patient[:60], target="regression"
-    )
+    number = arrays()[1]
+    found = evaluated("regression", number + np.random.default_rng(1).normal(size=len(number)))
     assert set(found.to_frame()["setting"]) == {"tiles"}
 
 
@@ -85,17 +82,12 @@ def test_survival_has_one_prediction_per_patient() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["uni", pytest.param("sklearn", marks=pytest.mark.nightly)])
 def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> None:
-    x, number, _, patient = arrays()
+    number = arrays()[1]
     labels = pd.DataFrame({"high": number > 0.2, "low": number < -0.5}).astype(int)
-    found = hb.evaluate(
-        x[:60], x[60:], labels[:60], labels[60:], groups=patient[60:], train_groups=patient[:60],
-        target="multilabel", preset=preset, results=tmp_path,
-    )  # fmt: skip
+    found = evaluated("multilabel", labels, preset=preset, results=tmp_path)
     frame = found.predictions("encoder", "Multi-label", setting="tiles")
-    alone = hb.evaluate(
-        x[:60], x[60:], labels["low"][:60], labels["low"][60:], groups=patient[60:],
-        train_groups=patient[:60], tasks="Linear-Probe", preset=preset,
-    ).predictions("encoder", "Linear-Probe")  # fmt: skip
+    alone = evaluated(None, labels["low"], tasks="Linear-Probe", preset=preset)
+    alone = alone.predictions("encoder", "Linear-Probe")
     np.testing.assert_allclose(frame["predicted low"], alone["1"], rtol=1e-6)
     table = found.to_frame().set_index(["setting", "metric"])["value"]
     assert table["tiles", "macro_auroc"] == pytest.approx(
@@ -109,11 +101,9 @@ def test_each_label_has_the_probe_of_the_preset(preset: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_levels_are_predicted_for_tiles_and_patients() -> None:
-    x, number, _, patient = arrays()
+    x, number, _, _ = arrays()
     y = np.digitize(number, [-0.5, 0.5]) + 1
-    found = hb.evaluate(
-        x[:60], x[60:], y[:60], y[60:], groups=patient[60:], train_groups=patient[:60], target="ordinal"
-    )
+    found = evaluated("ordinal", y)
     table = found.to_frame().set_index(["setting", "metric"])["value"]
     assert table["patients", "quadratic_kappa"] > 0.5
     assert table["tiles", "mae"] < 0.6
@@ -176,16 +166,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    encoders = [
-        "--models",
-        "tiny-vl",
-        "--device",
-        "cpu",
-        "--num-workers",
-        "0",
-        "--results",
-        str(tmp_path / "r"),
-    ]
+    encoders = f"--models tiny-vl --device cpu --num-workers 0 --results {tmp_path / 'r'}".split()
     columns = {"multilabel": ["--target-columns", "event,high"], "ordinal": ["--target-columns", "high"]}
     for target in [each for each in TARGETS if each != "mask"]:  # masks need images of their own
         flags = ["--target", target, *columns.get(target, [])]
@@ -204,22 +185,6 @@ def test_run_compare_and_report(table: Path, tmp_path: Path, capsys: pytest.Capt
         hb.load_dataset(table, target="regression"), "tiny-vl", results=tmp_path / "r", device="cpu"
     )
     assert "Regression" in repr(done)
-
-
-def test_two_encoders_are_compared_by_patients(tmp_path: Path) -> None:
-    x, number, _, patient = arrays()
-    noise = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
-    for name, features in (("good", x), ("noise", noise)):
-        hb.evaluate(
-            features[:60], features[60:], number[:60], number[60:], groups=patient[60:],
-            train_groups=patient[:60], target="regression", encoder=name, results=tmp_path / name,
-        )  # fmt: skip
-    found = hb.compare(tmp_path, task="Regression", setting="patients")
-    assert found.comparison.metric == "r2"
-    assert [entry.name for entry in found.comparison.tables[0].entries] == ["good", "noise"]
-    pair = found.comparison.tables[0].pair("good", "noise")
-    assert pair.holds
-    assert pair.interval.low > 0
 
 
 @pytest.mark.parametrize(
@@ -254,27 +219,13 @@ def test_bad_tables_are_one_line_and_exit_code_2(
 
 @pytest.mark.slow
 def test_classes_and_a_target_may_share_a_results_folder(tmp_path: Path) -> None:
-    x, number, _, _ = arrays()
-    y = (number > 0).astype(int)
-    hb.evaluate(x[:60], x[60:], y[:60], y[60:], tasks="Proto", encoder="a", results=tmp_path)
-    found = hb.evaluate(
-        x[:60], x[60:], number[:60], number[60:], target="regression", encoder="a", results=tmp_path
-    )
+    both: dict[str, Any] = {"groups": False, "encoder": "a", "results": tmp_path}
+    evaluated(None, (arrays()[1] > 0).astype(int), tasks="Proto", **both)
+    found = evaluated("regression", **both)
     assert set(found.to_frame()["task"]) == {"Proto", "Regression"}
     assert not any(run.caveats for run in found.runs)
     with pytest.raises(hb.HistobenchError, match="r2 is not for classes"):
         hb.compare(tmp_path, task="Proto", metric="r2")
-
-
-def test_the_same_fault_in_every_row_is_one_line(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pd.read_csv(table)
-    frame["label"] = "benign"
-    frame.to_csv(table.parent / "names.csv", index=False)
-    flags = ["--models", "tiny-vl", "--target", "regression"]
-    assert main(["run", "--data", str(table.parent / "names.csv"), *flags]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert said[0].endswith("label 'benign' is not a number (--target regression) (and 89 more like it)")
 
 
 def test_nothing_to_tell_apart_is_one_line(
@@ -286,11 +237,7 @@ def test_nothing_to_tell_apart_is_one_line(
     results = ["--results", str(tmp_path / "r")]
     assert main(["run", "--data", str(table.parent / "one.csv"), "--models", "tiny-vl", *results]) == 2
     assert capsys.readouterr().err.strip().endswith("all images are of one class (benign); two are needed")
-    x, _, survival, patient = arrays()
-    ended = survival.copy()
+    ended = arrays()[2].copy()
     ended[60:, 1] = 0
     with pytest.raises(hb.HistobenchError, match="test set: event is 0 everywhere"):
-        hb.evaluate(
-            x[:60], x[60:], ended[:60], ended[60:], groups=patient[60:], train_groups=patient[:60],
-            target="survival",
-        )  # fmt: skip
+        evaluated("survival", ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from builders import feature_set, uneven_features
+from histobench.roi.comparison.comparison import dataset_table
 from histobench.roi.comparison.table_statistics import table_of_target
 from histobench.roi.data.targets import Target, TargetColumns
-from histobench.roi.evaluation.context import merged, rows_of
+from histobench.roi.evaluation.context import Context, merged, rows_of
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
@@ -22,6 +24,7 @@ from histobench.roi.metrics.target_metrics import uno_weights
 from histobench.roi.options import Options, feature_options
 from histobench.roi.protocols import attention_mil
 from histobench.roi.protocols.linear_probe import sklearn_probe
+from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -125,9 +128,12 @@ def test_every_option_of_a_task_has_a_case() -> None:
     assert all(name in globals() for name in ELSEWHERE.values())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_option_changes_what_it_is_for_and_nothing_else(name: str, evaluated: Evaluated) -> None:
-    case = CASES[name]
+@pytest.mark.parametrize(
+    ("name", "case"), [*CASES.items(), ("max_iteration", Case(1, {"Linear-Probe"}, SKLEARN, "sklearn"))]
+)
+def test_an_option_changes_what_it_is_for_and_nothing_else(
+    name: str, case: Case, evaluated: Evaluated
+) -> None:
     given = uneven_features()
     parts = None if case.val else {"train": given["train"], "test": given["test"]}
     one, _ = evaluated(*case.tasks, preset=case.preset, parts=parts)
@@ -200,6 +206,8 @@ def test_a_target_is_learned_from_train_chosen_on_val_and_never_read_from_test(
         assert changed(before, after) == (set() if noise == "test" else {name}), noise
         (run,) = load_runs(done.results_dir)
         np.testing.assert_array_equal(run.target_predictions.truth, other["test"].target.values)
+        (entry,) = dataset_table("d", [run], CompareSettings(alpha=0.2)).entries
+        assert (entry.interval.level, entry.interval.low is None) == (0.8, False)
         if task == "Survival":
             np.testing.assert_array_equal(
                 run.target_predictions.weights,
@@ -276,8 +284,8 @@ def test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch(
     evaluated: Evaluated, tmp_path: Path
 ) -> None:
     draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(7, 256, generator=draw)
-    test = feature_set(rows, [0, 1, 1, 0, 1, 1, 1], dataset="d", encoder="tiny-vl", classes=["a", "b"])
+    rows, labels = torch.randn(43, 256, generator=draw), torch.arange(43) % 3 > 0
+    test = feature_set(rows, labels, dataset="d", encoder="tiny-vl", classes=["a", "b"])
     files = [tmp_path / "one.txt", tmp_path / "two.txt"]
     for file, words in zip(files, ("tumour tissue\nstroma\n", "stroma\nfat\n"), strict=True):
         file.write_text(words)
@@ -292,6 +300,15 @@ def test_zero_shot_follows_its_encoder_and_prompts_and_not_the_size_of_a_batch(
     first, batches, words = (np.frombuffer(run["Zero-shot"]) for run in runs)
     np.testing.assert_allclose(batches, first, atol=1e-5)
     assert np.abs(words - first).max() > 0.01
+    areas, words = [], ["CLASSNAME", "a smear of CLASSNAME"]
+    for number, templates in enumerate(([words[0]], [words[1]], words)):
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps({"templates": templates, "classes": {"a": "tumour", "b": "fat"}}))
+        done = evaluated("Zero-shot", parts={"train": test, "test": test}, zeroshot_prompt_file=file)[1]
+        (run,) = load_runs(done.results_dir)
+        areas.append(run.metrics["auroc"])
+    assert areas[0] != areas[1]
+    assert run.info["prompt_spread"]["metrics"]["auroc"]["mean"] == pytest.approx(np.mean(areas[:2]))
     other = replace(test, metadata={**test.metadata, "encoder": "other"})
     with pytest.raises(AssertionError, match="tiny-vl needs the features of tiny-vl"):
         evaluated("Zero-shot", parts={"train": other, "test": other}, zeroshot_model_name="tiny-vl",
@@ -305,20 +322,33 @@ def test_a_seed_moves_all_that_is_drawn_and_nothing_else(evaluated: Evaluated) -
     parts = {name for name in one if name.startswith("Label-efficiency") and not name.endswith("100pct")}
     assert parts
     assert changed(zero, one) == SHOTS | parts
+    voted = [evaluated("Few-shot", seed=seed, preset="thunder")[0] for seed in (0, 1)]
+    assert changed(*voted) == voted[0].keys()
+
+
+def test_no_more_shots_are_played_than_the_smallest_class_has(evaluated: Evaluated) -> None:
+    labels = merged(uneven_features()["train"], uneven_features()["val"]).labels
+    smallest = int(labels.bincount().min())
+    numbers, _ = evaluated("Few-shot", n_way=(2,), n_shot=(1, smallest, smallest + 1), use_all_way=False)
+    assert numbers.keys() == {"Few-shot 2way_1shot", f"Few-shot 2way_{smallest}shot"}
+
+
+def test_labels_of_test_images_change_no_prediction(evaluated: Evaluated) -> None:
+    given = uneven_features()
+    wrong = {**given, "test": replace(given["test"], labels=(given["test"].labels + 1) % 4)}
+    tasks = ("Linear-Probe", "KNN", "Proto", "Retrieval", "Few-shot")
+    assert not changed(*(evaluated(*tasks, parts=parts, preset="thunder")[0] for parts in (given, wrong)))
 
 
 def test_validation_images_are_training_images_where_the_file_says_joined(evaluated: Evaluated) -> None:
-    tasks = ("Linear-Probe", "KNN", "Proto", "Few-shot", "Label-efficiency")
+    tasks = ("Linear-Probe", "KNN", "Proto", "Few-shot")
     given = uneven_features()
     joined = {"train": merged(given["train"], given["val"]), "test": given["test"]}
-    two_files, done = evaluated(*tasks, parts=given)
+    two_files, _ = evaluated(*tasks, parts=given)
     one_file, _ = evaluated(*tasks, parts=joined)
     without, _ = evaluated(*tasks, parts={"train": given["train"], "test": given["test"]})
     assert not changed(two_files, one_file)
     assert changed(two_files, without) == two_files.keys()
-    run = next(run for run in load_runs(done.results_dir) if run.task == "KNN")
-    assert (run.info["num_train"], run.info["num_val"]) == (38, 11)
-    assert run.info["val_use"] == "joined to the training data"
 
 
 @pytest.mark.parametrize("preset", ["sklearn", "thunder"])
@@ -328,11 +358,9 @@ def test_validation_images_choose_and_do_not_train_where_the_file_says_so(
     given = uneven_features()
     wrong = {**given, "val": replace(given["val"], labels=(given["val"].labels + 1) % 4)}
     tasks = ("KNN", "Proto", "Linear-Probe") if preset == "sklearn" else ("KNN", "Proto")
-    one, done = evaluated(*tasks, parts=given, preset=preset)
+    one, _ = evaluated(*tasks, parts=given, preset=preset)
     other, _ = evaluated(*tasks, parts=wrong, preset=preset)
     assert changed(one, other) == ({"Linear-Probe"} if preset == "sklearn" else {"KNN"})
-    run = next(run for run in load_runs(done.results_dir) if run.task == "Proto")
-    assert (run.info["num_train"], run.info["val_use"]) == (27, "used to choose hyper-parameters")
 
 
 @pytest.mark.parametrize(("one", "other"), [("train", "val"), ("train", "test"), ("val", "test")])
@@ -352,6 +380,39 @@ def test_two_splits_that_change_places_are_noticed(
         assert changed(before, after) == before.keys()
 
 
+USED: dict[tuple[str, bool], str | None] = {
+    ("uni", True): "joined to the training data",
+    ("uni", False): None,
+    ("thunder", True): "used to choose hyper-parameters",
+    ("thunder", False): "a fifth of the training set, whole groups, was held out",
+    ("sklearn", False): "the training set, whole groups, was cross-validated",
+}
+
+
+@pytest.mark.parametrize(("preset", "val"), USED)
+def test_a_result_says_what_it_is_of(preset: str, val: bool, evaluated: Evaluated) -> None:
+    parts = {name: part for name, part in uneven_features().items() if val or name != "val"}
+    for name, part in parts.items():
+        part.metadata.update(source=f"/f/{name}.pt", size=224, provenance="by hand")
+        parts[name] = replace(part, groups=("", *(part.groups or ())[1:]))
+    request: dict[str, Any] = {"dataset": "gut", "encoder": "mine", "description": "words", "seed": 3}
+    options = {"n-shot": "1,2", "n-way": "2", "n-iter": "3", "n-neighbors": "4", "cost": "2.0"}
+    done = evaluated("Proto", parts=parts, preset=preset, classes=tuple("abcd"), cost=2.0, **request)[1]
+    (run,) = load_runs(done.results_dir)
+    trained, said = [parts["train"], *([parts["val"]] if val and preset == "uni" else [])], USED[preset, val]
+    expected = {
+        **request, "preset": preset, "setting": "", "size": "224", "classes": list("abcd"), "device": "cpu",
+        "num_train": sum(map(len, trained)),
+        "num_train_groups": len({group for part in trained for group in part.groups or () if group}),
+        "num_val": len(parts["val"]) if val else None,
+        **{f"{name}_features": f"/f/{name}.pt" for name in parts},
+        "val_use": f"{said} as there is no validation set" if said and not val else said,
+        "chosen_by": "group" if said and not val else None, "provenance": "by hand", "split": None,
+        "options": {f"--{name}": text for name, text in options.items()},
+    }  # fmt: skip
+    assert {name: run.info.get(name) for name in expected} == expected
+
+
 def test_patients_stay_whole_while_the_penalty_is_chosen(evaluated: Evaluated) -> None:
     given = uneven_features()
     train, test = given["train"], given["test"].embeddings
@@ -365,6 +426,22 @@ def test_patients_stay_whole_while_the_penalty_is_chosen(evaluated: Evaluated) -
         assert run.info["chosen_by"] == choose_by
         chosen[choose_by] = asked.info["C"]
     assert chosen["group"] != chosen["image"]
+
+
+@pytest.mark.parametrize("choose_by", ["group", "image"])
+def test_what_is_held_out_follows_the_seed_and_keeps_whole_groups_on_request(choose_by: str) -> None:
+    given, drawn = uneven_features(), set()
+    pairs = tuple(str(row // 2) for row in range(len(given["train"])))  # a seed decides between equals
+    train, options = replace(given["train"], groups=pairs), Options(choose_by=choose_by)
+    for seed in range(3):
+        request = EvaluationRequest(
+            ("KNN",), train, given["test"], Path(), preset="thunder", seed=seed, options=options
+        )
+        fit, rest = Context(request, tuple("abcd"), "cpu").train_and_val
+        assert sorted(fit.img_names + rest.img_names) == sorted(train.img_names)
+        assert set(fit.groups or ()).isdisjoint(rest.groups or ()) == (choose_by == "group")
+        drawn.add(rest.img_names)
+    assert len(drawn) > 1
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -385,26 +462,3 @@ def test_a_leak_from_either_split_is_a_caveat_of_every_task(split: str, evaluate
             (told,) = set(row.caveats) - usual
             assert told.startswith(said)
             assert word in told
-
-
-def test_an_absent_class_is_not_counted_and_said(evaluated: Evaluated) -> None:
-    _, done = evaluated("KNN")
-    (row,) = done.rows
-    (run,) = load_runs(done.results_dir)
-    labels, predicted = run.predictions.labels, run.predictions.predicted
-    assert 3 not in labels
-    recall = [(predicted[labels == label] == label).mean() for label in range(3)]
-    assert row.metrics["balanced_accuracy"] == pytest.approx(np.mean(recall))
-    assert any("class d has no test images" in text for text in row.caveats)
-
-
-def test_the_order_of_the_images_does_not_move_their_numbers(evaluated: Evaluated) -> None:
-    given, order = uneven_features(), np.random.default_rng(3).permutation(15)
-    turned = {**given, "test": rows_of(given["test"], order)}
-    runs = [load_runs(evaluated("KNN", "Proto", parts=parts)[1].results_dir) for parts in (given, turned)]
-    for before, after in zip(*runs, strict=True):
-        assert after.predictions.img_names == tuple(before.predictions.img_names[row] for row in order)
-        np.testing.assert_allclose(
-            after.predictions.probabilities, before.predictions.probabilities[order], atol=1e-6
-        )
-    assert torch.equal(turned["test"].labels, given["test"].labels[order])

@@ -77,30 +77,6 @@ def test_tiles_of_trident_have_the_label_of_their_slide(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["h5", "pt", "npz"])
-def test_a_leading_axis_of_one_changes_nothing(kind: str, tmp_path: Path) -> None:
-    """Features and coordinates [1, n, d], as a data loader with batches of one slide gives them."""
-    folder, labels = trident_folder(tmp_path)
-    other = tmp_path / "batched" / "features_uni_v1"
-    other.mkdir(parents=True)
-    for file in folder.iterdir():
-        with h5py.File(file) as box:
-            content = {name: box[name][:][None] for name in ("features", "coords")}
-        if kind == "h5":
-            with h5py.File(other / file.name, "w") as box:
-                box.update(content)
-        elif kind == "npz":
-            np.savez(other / f"{file.stem}.npz", **content)
-        else:
-            torch.save(
-                {name: torch.from_numpy(array) for name, array in content.items()}, other / f"{file.stem}.pt"
-            )
-    expected, found = hb.load_features(folder, labels), hb.load_features(other, labels)
-    np.testing.assert_array_equal(found.train.X, expected.train.X)
-    assert list(found.test.names) == list(expected.test.names)
-
-
 def test_clam_tensors_take_their_coordinates_from_the_h5_files_beside_them(tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
     folder.rename(tmp_path / "h5_files")
@@ -145,25 +121,21 @@ def test_one_vector_per_slide_and_a_slide_without_tissue(
     assert sets.train.features.metadata["encoder"] == "titan@elsewhere"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         ("short coords", "coordinates of shape"),
-        ("same coords", "with the coordinates of another one"),
+        ("same coords", "TCGA-00.abc_512_1024 occurs twice"),
         ("nan", "NaN or infinite features in 1 rows"),
         ("no features", "has no features: expected one of features"),
-        ("text", "cannot be read"),
-        ("width", "features of several lengths (12, 13)"),
+        ("text", "TCGA-00.abc.h5 cannot be read"),
+        ("width", "must have features of one length, found: 12, 13"),
         ("other", "16 of 16 images of labels are not in"),
         ("gone", "1 of 16 images of labels are not in"),
         ("twice", "is listed twice, also at"),
-        ("text coords", "has coordinates that are not numbers"),
     ],
 )
-def test_bad_input_is_one_clear_line(
-    damage: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_clear_line(damage: str, words: str, tmp_path: Path) -> None:
     folder, labels = trident_folder(tmp_path)
     file = folder / "TCGA-00.abc.h5"
     with h5py.File(file, "r+") as box:
@@ -171,10 +143,7 @@ def test_bad_input_is_one_clear_line(
         if damage == "short coords":
             box["coords"].resize((count - 1, 2))
         elif damage == "same coords":
-            box["coords"][1] = box["coords"][0]
-        elif damage == "text coords":
-            del box["coords"]
-            box["coords"] = np.full((count, 2), np.nan)
+            box["coords"][0] = box["coords"][1]
         elif damage == "nan":
             box["features"][0, 0] = np.nan
         elif damage == "no features":
@@ -194,11 +163,6 @@ def test_bad_input_is_one_clear_line(
         hb.load_features(folder, labels)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
-    assert main(["run", "--data", str(labels), "--features", str(folder), *flags]) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join((shown.out + shown.err).split())
-    assert "features: " not in str(caught.value).partition("has no features: ")[0]
 
 
 def _images(root: Path) -> tuple[Path, np.ndarray, list[str]]:
@@ -267,18 +231,10 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in boards
     assert "features computed elsewhere" in boards
 
-    stored = sorted((results / "features").glob("*_Model_?mine@elsewhere?_*.pt"))
     joined = load(next((results / "features").glob("*mine@elsewhere+other@elsewhere*train.pt"))).embeddings
     both = np.concatenate([rows[:20], noise[:20]], axis=1).astype(np.float64)
     np.testing.assert_allclose(joined, (both - both.mean(0)) / both.std(0), rtol=1e-4, atol=1e-5)
 
-    for kind in ("npz", "parquet", "h5ad"):
-        target = tmp_path / f"back.{kind}"
-        files = [str(file) for file in stored]
-        assert main(["features", "export", *files, "--to", kind, "-o", str(target)]) == 0
-        again = hb.load_features(target, labels)
-        np.testing.assert_array_equal(again.train.X, rows[:20])
-        np.testing.assert_array_equal(again.test.X, rows[20:])
     assert main(["run", "--data", str(labels), "--features", str(tmp_path / "nothing")]) == 2
     assert "nothing does not exist" in capsys.readouterr().err
 
@@ -413,7 +369,7 @@ def test_sets_are_exported_from_python(tmp_path: Path) -> None:
     [
         (("f0", "f1", "f2", "x", "y", "age", "label"), ""),
         (("age", "label"), "has no features: expected one column of lists"),
-        (("f0", "f1", "g_0", "g_1"), "several series of columns (f0 to f1; g_0 to g_1)"),
+        (("f0", "f1", "g_0", "g_1"), "such columns: f0 to f1; g_0 to g_1"),
     ],
 )
 def test_only_columns_of_one_name_are_features(tmp_path: Path, columns: tuple[str, ...], words: str) -> None:

@@ -76,7 +76,7 @@ def test_real_memory_that_runs_out_halves_the_batch(encoder_file: Path) -> None:
 
 def test_the_largest_batch_is_found(encoder_file: Path) -> None:
     forward = Forward(create_encoder(f"{encoder_file}:Tiny"), device="cuda:0", precision="bf16", batch=8)
-    assert largest_batch(forward, (28, 28, 3), torch.uint8) == tuning.LARGEST
+    assert largest_batch(forward, (28, 28, 3), torch.uint8, 5000) == tuning.LARGEST
 
 
 def test_the_ring_can_be_page_locked() -> None:

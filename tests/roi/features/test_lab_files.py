@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import histobench as hb
-from histobench.cli.main import main
+from histobench.core.errors import HistobenchError
 from histobench.roi.plan.plan_file import plan_from
 
 SCALES = {"patch_size": 256, "patch_size_level0": 512, "level0_magnification": 40, "target_magnification": 20}
@@ -38,7 +38,6 @@ def slides(root: Path, *, kind: str = "slide", count: int = 12) -> tuple[Path, P
         name = f"S{number:02d}"
         rows = vector if kind == "slide" else np.tile(vector, (20, 1))
         told: dict[str, object] = {"name": name, "savetodir": str(folder)}
-        told |= {} if kind == "slide" else {"encoder": "uni_v1"}
         arrays = {"features": rows, "coords": coords if number else coords[0]}
         arrays = arrays if kind == "slide" else {"features": rows, "coords": coords}
         save_h5(folder / f"{name}.h5", arrays, {"features": told, "coords": {**SCALES, **told}})
@@ -54,7 +53,7 @@ def test_slide_vectors_of_trident_are_read_beside_the_coordinates_of_their_tiles
     np.testing.assert_array_equal(hb.load_features(folder, labels).train.X, vectors[:6])
 
 
-@pytest.mark.parametrize("empty", ["slide", "tiles", "old coordinates", "damaged"])
+@pytest.mark.parametrize("empty", ["slide", "tiles", "old coordinates"])
 def test_an_empty_slide_matters_only_where_the_table_names_it(
     empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,13 +61,7 @@ def test_an_empty_slide_matters_only_where_the_table_names_it(
     coords = np.zeros(0) if empty == "old coordinates" else np.zeros((0, 2), np.int64)
     for name in ("S11", "S02"):
         save_h5(folder / f"{name}.h5", {"features": np.zeros(0, np.float32), "coords": coords}, {})
-    if empty == "damaged":
-        (folder / "S02.h5").write_bytes((folder / "S01.h5").read_bytes())
-        (folder / "S11.h5").write_text("killed while it was written")
     train = hb.load_features(folder, labels).train
-    if empty == "damaged":
-        assert len(set(np.asarray(train.groups))) == 6
-        return
     assert "have no tiles and are left out, such as S02.h5" in caplog.text
     assert "S11" not in caplog.text
     assert len(train.X) == (5 if empty == "slide" else 100)
@@ -87,6 +80,7 @@ def test_pt_files_hold_an_array_or_a_tensor(writer: str, tmp_path: Path) -> None
     np.testing.assert_array_equal(hb.load_features(folder, labels).test.X, vectors[6:11])
 
 
+@pytest.mark.slow
 def test_h5ad_rows_belong_to_the_slides_of_obs(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     _, labels, vectors = slides(tmp_path)
@@ -96,55 +90,6 @@ def test_h5ad_rows_belong_to_the_slides_of_obs(tmp_path: Path) -> None:
     sets = hb.load_features(tmp_path / "tiles.h5ad", labels)
     np.testing.assert_array_equal(sets.train.X, vectors[:6].repeat(3, axis=0))
     assert set(np.asarray(sets.train.groups)) == {f"S{number:02d}" for number in range(6)}
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        ("scalar", "has one value or a group as features; expected numbers [rows, dimension]"),
-        ("group", "has one value or a group as features"),
-        ("text", "features of type object; expected numbers"),
-        ("encoder", "has encoder virchow2, but"),
-        ("patch", "has patch_size 512, but"),
-        ("magnification", "has target_magnification 10, but"),
-        ("locked", "S00.h5 cannot be read"),
-        ("job", "has no feature files (.h5"),
-        ("coords only", "has no features: expected one of features"),
-        ("cube", "has features of shape (2, 3, 4)"),
-    ],
-)
-def test_bad_files_are_one_line(
-    damage: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, labels, _ = slides(tmp_path, kind="tiles")
-    with h5py.File(folder / "S00.h5", "r+") as file:
-        if damage in ("scalar", "group", "text", "cube", "coords only"):
-            del file["features"]
-        if damage == "scalar":
-            file["features"] = 1.0
-        elif damage == "group":
-            file["features/more"] = np.ones(3)
-        elif damage == "text":
-            file.create_dataset("features", data=["a"] * 20, dtype=h5py.string_dtype())
-            file["features"].attrs["encoder"] = "uni_v1"
-            del file["coords"]
-        elif damage == "cube":
-            file["features"] = np.ones((2, 3, 4))
-            file["coords"].resize((2, 2))
-        elif damage == "encoder":
-            file["features"].attrs["encoder"] = "virchow2"
-        elif damage == "patch":
-            file["coords"].attrs["patch_size"] = 512
-        elif damage == "magnification":
-            file["coords"].attrs["target_magnification"] = 10
-    if damage == "locked":
-        (folder / "S00.h5").write_bytes((folder / "S00.h5").read_bytes()[:300])
-    place = tmp_path if damage == "job" else folder
-    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
-    assert main(["run", "--data", str(labels), "--features", str(place), *flags]) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join((shown.out + shown.err).split())
-    assert "Traceback" not in shown.err
 
 
 def test_combine_takes_the_given_features_and_downloads_nothing(tmp_path: Path) -> None:
@@ -191,26 +136,16 @@ def test_arrays_are_read_with_names_or_in_the_order_of_the_table(kind: str, tmp_
     [
         ("x.npy", np.ones((7, 4)), "has 7 rows, but labels lists 11 images"),
         ("x.npy", np.ones((12, 4)), "which a .npz does with one of img_names, names,"),
-        ("x.npy", np.float32(3), "has features of shape (); expected [rows, dimension]"),
-        ("x.npy", np.full((11, 4), "a"), "features of type <U1; expected numbers"),
-        ("x.npy", np.ones((2, 3, 4)), "has features of shape (2, 3, 4)"),
+        ("x.npy", np.full((11, 4), "a"), "cannot be read (ValueError: could not convert string"),
+        ("x.npz", {"X": np.ones((2, 3, 4))}, "has features of shape (2, 3, 4)"),
         ("x.npy", np.full((11, 4), np.nan), "has NaN or infinite features in 11 rows"),
-        ("x.npy", np.asarray([{}, 1], dtype=object), "x.npy cannot be read (ValueError"),
-        (
-            "x.npz",
-            {"rows": np.ones((11, 4))},
-            "expected one of features, embeddings, embedding, feats, X, arr_0",
-        ),
+        ("x.npz", {"rows": np.ones((11, 4))}, "expected one of features, embeddings, embedding, feats, X"),
         ("x.npz", {"X": np.ones((11, 4)), "names": np.arange(3)}, "11 rows of features but 3 names (names)"),
-        ("x.npz", {"X": np.asarray(3.0)}, "has features of shape ()"),
-        ("x.npz", {"X": np.full((11, 4), "a")}, "features of type <U1; expected numbers"),
         ("d/S00.npy", np.ones((3, 4)), "does not name its 3 rows"),
         ("named.npy", np.ones((12, 4)), "has 12 rows of features but named.txt has 2 names"),
     ],
 )
-def test_bad_arrays_are_one_line(
-    name: str, content: object, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_arrays_are_one_line(name: str, content: object, words: str, tmp_path: Path) -> None:
     _, labels, _ = slides(tmp_path)
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
@@ -218,10 +153,8 @@ def test_bad_arrays_are_one_line(
     if isinstance(content, dict):
         np.savez(file, **content)
     else:
-        np.save(file, content, allow_pickle=True)
-    place = file if file.parent == tmp_path else file.parent
-    flags = ["--tasks", "KNN", "--device", "cpu", "--results", str(tmp_path / "r")]
-    assert main(["run", "--data", str(labels), "--features", str(place), *flags]) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join((shown.out + shown.err).split())
-    assert "Traceback" not in shown.err
+        np.save(file, content)
+    with pytest.raises(HistobenchError) as caught:
+        hb.load_features(file if file.parent == tmp_path else file.parent, labels)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import signal
 import sys
-import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from histobench.roi.encoders.transform import TransformSpec
 from histobench.roi.features.loading.job import Failure
 from histobench.roi.features.loading.loader import Hashing, Loader, LoadRequest, useful_workers
 from histobench.roi.features.loading.loading_pool import ProcessPool, ThreadPool
-from histobench.roi.features.loading.loading_worker import populate
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="worker processes need POSIX")
 
@@ -53,17 +51,20 @@ def hash_all(pool: ProcessPool, refs: list[ImageRef]) -> list[bytes | Failure]:
     return [item if isinstance(item, Failure) else item[1] for item in hashing.results()]
 
 
+def requests_of(refs: list[ImageRef], size: int) -> list[LoadRequest]:
+    keys = [digest(ref.read()) for ref in refs]
+    starts = range(0, len(refs), size)
+    return [LoadRequest(tuple(refs[at : at + size]), tuple(keys[at : at + size]), tag=at) for at in starts]
+
+
 def pixels_of(ref: ImageRef) -> np.ndarray:
     return SPEC.crop_pixels(Image.open(ref.file))
 
 
 @pytest.mark.slow
 def test_hashes_are_those_of_the_bytes(images: list[ImageRef]) -> None:
-    pool = ProcessPool(2)
-    try:
+    with closing(ProcessPool(2)) as pool:
         hashes = hash_all(pool, [*images, ImageRef("/nowhere.png", "/nowhere.png")])
-    finally:
-        pool.close()
     assert hashes[:-1] == [hashlib.sha256(Path(ref.file).read_bytes()).digest() for ref in images]
     assert hashes[-1] == Failure("the file does not exist", lasting=False)
 
@@ -71,26 +72,19 @@ def test_hashes_are_those_of_the_bytes(images: list[ImageRef]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [ProcessPool, ThreadPool])
 def test_batches_come_in_order_with_the_right_pixels(images: list[ImageRef], kind: type) -> None:
-    pool = kind(2)
-    keys = [digest(ref.read()) for ref in images]
-    requests = [
-        LoadRequest(tuple(images[at : at + 7]), tuple(keys[at : at + 7]), tag=at) for at in range(0, 40, 7)
-    ]
-    try:
+    with closing(kind(2)) as pool:
         written = []
         loader = Loader(
             pool, [SPEC], [(28, 28, 3)], batch=7, slots=2, on_written=lambda ring: written.append(len(ring))
         )
         seen = []
-        for batch in loader.batches(iter(requests)):
+        for batch in loader.batches(iter(requests_of(images, 7))):
             seen.append(batch.request.tag)
             assert written == [2]  # both slots, before the first batch, once
             for row, ref in enumerate(batch.request.refs):
                 np.testing.assert_array_equal(batch.pixels[0][row], pixels_of(ref))
             assert not batch.pixels[0][batch.count :].any()
             loader.release(batch)
-    finally:
-        pool.close()
     assert seen == [0, 7, 14, 21, 28, 35]
 
 
@@ -105,12 +99,9 @@ def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
         refs.append(locate(path))
     Path(refs[2].file).write_bytes(Path(refs[2].file).read_bytes()[:-40])
     keys = tuple(digest(ref.read()) for ref in refs)
-    pool = ProcessPool(1)
-    try:
+    with closing(ProcessPool(1)) as pool:
         loader = Loader(pool, [TransformSpec(resize=28, crop=28)], [(28, 28, 3)], batch=6, slots=2)
         [batch] = loader.batches([LoadRequest(tuple(refs), keys)])
-    finally:
-        pool.close()
     assert {row: failure.lasting for row, failure in batch.failures.items()} == {2: True}
     assert not batch.pixels[0][2].any()
     for row in (0, 1, 3, 4, 5):
@@ -119,21 +110,13 @@ def test_jpeg_tiles_have_pillows_pixels_and_damaged_ones_are_told(
 
 @pytest.mark.slow
 def test_a_second_loader_of_a_pool_has_batches_of_its_own_size(images: list[ImageRef]) -> None:
-    pool = ProcessPool(1)
-    keys = [digest(ref.read()) for ref in images]
-    try:
+    with closing(ProcessPool(1)) as pool:
         for size in (7, 4, 9):
             loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=size, slots=2)
-            requests = [
-                LoadRequest(tuple(images[at : at + size]), tuple(keys[at : at + size]))
-                for at in range(0, 36, size)
-            ]
-            for batch in loader.batches(requests):
+            for batch in loader.batches(requests_of(images[:36], size)):
                 for row, ref in enumerate(batch.request.refs):
                     np.testing.assert_array_equal(batch.pixels[0][row], pixels_of(ref))
                 loader.release(batch)
-    finally:
-        pool.close()
     assert pool.restarts == 0
 
 
@@ -146,9 +129,8 @@ def test_whoever_stops_early_leaves_no_job_at_work(images: list[ImageRef]) -> No
         ended.append(image)
         return np.zeros((3, 2, 2), np.float32)
 
-    pool = ThreadPool(2)
     keys = [digest(ref.read()) for ref in images]
-    try:
+    with closing(ThreadPool(2)) as pool:
         loader = Loader(pool, [slow], [(3, 2, 2)], batch=5, slots=3)
         batches = loader.batches(
             LoadRequest(tuple(images[at : at + 5]), tuple(keys[at : at + 5])) for at in range(0, 40, 5)
@@ -156,37 +138,29 @@ def test_whoever_stops_early_leaves_no_job_at_work(images: list[ImageRef]) -> No
         next(batches)
         batches.close()
         assert len(begun) == len(ended) == 15
-    finally:
-        pool.close()
 
 
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_jobs_are_done_again(images: list[ImageRef]) -> None:
-    pool = ProcessPool(1)
-    try:
+    with closing(ProcessPool(1)) as pool:
         loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=4, slots=2)
         keys = [digest(ref.read()) for ref in images]
         requests = [LoadRequest((ref,) * 4, (key,) * 4) for ref, key in zip(images, keys, strict=True)]
         for position, batch in enumerate(loader.batches(iter(requests))):
             if position in (3, 11):
-                os.kill(pool.process_ids[0], signal.SIGKILL)
+                os.kill(pool._workers[0].process.pid, signal.SIGKILL)
             assert not batch.failures
             np.testing.assert_array_equal(batch.pixels[0][3], pixels_of(images[position]))
             loader.release(batch)
-    finally:
-        pool.close()
     assert position == 39
     assert pool.restarts == 2
 
 
 @pytest.mark.slow
 def test_an_image_that_takes_workers_down_is_found_and_the_others_are_read(images: list[ImageRef]) -> None:
-    pool = ProcessPool(1)
     refs = [*images[:5], Poison("x.png", "x.png"), *images[5:9]]
-    try:
+    with closing(ProcessPool(1)) as pool:
         hashes = hash_all(pool, refs)
-    finally:
-        pool.close()
     assert hashes[5] == Failure("decoding it crashed the decoder", lasting=False)
     assert all(isinstance(item, bytes) for position, item in enumerate(hashes) if position != 5)
 
@@ -195,21 +169,21 @@ def test_workers_that_cannot_start_are_an_error_and_not_a_loop(
     images: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    pool = ProcessPool(1)
-    try:
-        with pytest.raises(HistobenchError, match="loading workers cannot start"):
-            hash_all(pool, images)
-    finally:
-        pool.close()
+    with (
+        closing(ProcessPool(1)) as pool,
+        pytest.raises(HistobenchError, match="loading workers cannot start"),
+    ):
+        hash_all(pool, images)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         pool = ProcessPool(2)
         pool.start()
-        os.write(writing, " ".join(map(str, pool.process_ids)).encode())
+        os.write(writing, " ".join(str(worker.process.pid) for worker in pool._workers).encode())
         time.sleep(600)
         os._exit(0)
     workers = [int(item) for item in os.read(reading, 100).split()]
@@ -230,12 +204,9 @@ def is_running(process: int) -> bool:
 
 
 def test_a_file_that_changes_after_it_was_hashed_is_not_used(images: list[ImageRef]) -> None:
-    pool = ThreadPool(1)
-    try:
+    with closing(ThreadPool(1)) as pool:
         loader = Loader(pool, [SPEC], [(28, 28, 3)], batch=1)
         (batch,) = loader.batches([LoadRequest((images[0],), (b"\0" * 32,))])
-    finally:
-        pool.close()
     assert batch.failures[0] == Failure("the file changed while it was being used; run again", lasting=False)
 
 
@@ -243,14 +214,11 @@ def test_a_transform_that_raises_is_the_users_to_see(images: list[ImageRef]) -> 
     def wrong(image: object) -> np.ndarray:
         raise ZeroDivisionError("in the encoder's own transform")
 
-    pool = ThreadPool(1)
-    try:
+    with closing(ThreadPool(1)) as pool:
         loader = Loader(pool, [wrong], [(3, 28, 28)], batch=2)
         keys = tuple(digest(ref.read()) for ref in images[:2])
         with pytest.raises(HistobenchError, match="ZeroDivisionError: in the encoder's own transform"):
             list(loader.batches([LoadRequest(tuple(images[:2]), keys)]))
-    finally:
-        pool.close()
 
 
 def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,19 +227,3 @@ def test_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert useful_workers(64, on_cpu=False) == 16
     assert useful_workers(64, on_cpu=True) == 8
     assert useful_workers(0, on_cpu=True) == 0
-
-
-@pytest.mark.parametrize("advice", [22, 9999])
-def test_bringing_in_the_pages_of_the_ring_changes_nothing_in_it(
-    monkeypatch: pytest.MonkeyPatch, advice: int
-) -> None:
-    """Also on a system that does not know how to (9999 is no advice)."""
-    monkeypatch.setattr("histobench.roi.features.loading.loading_worker._MADV_POPULATE_READ", advice)
-    content = bytes(range(256)) * 100
-    with tempfile.TemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        for _ in range(8):  # each begins somewhere else
-            pages = mmap.mmap(file.fileno(), len(content))
-            populate(pages)
-            assert pages[:] == content

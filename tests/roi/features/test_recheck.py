@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from scipy.stats import hypergeom
 
+from builders import encoder_file
 from histobench.core.errors import HistobenchError
 from histobench.core.progress import Silent
 from histobench.roi.data.roi_dataset import RoiDataset
@@ -21,7 +19,7 @@ from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.features.feature_extraction import Extraction, Extractor, extract
 from histobench.roi.features.feature_file import load
 from histobench.roi.features.multi_device import planned_runner
-from histobench.roi.features.recheck import CHANCE, LENGTH, _apart, images_for, sample
+from histobench.roi.features.recheck import CHANCE, images_for
 from histobench.roi.options import Settings
 
 Make = Callable[..., RoiDataset]
@@ -97,18 +95,6 @@ def test_unchanged_features_are_not_computed_again_and_keep_their_name(
 
 
 @pytest.mark.slow
-def test_the_look_can_be_left_out(
-    make_dataset: Make, secret: EncoderRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = make_dataset(6, 3)
-    run(dataset, secret, tmp_path / "out")
-    monkeypatch.setenv("POWER", "4")
-    assert [item.computed for item in run(dataset, secret, tmp_path / "out", recheck=0)] == [0, 0]
-    with pytest.raises(HistobenchError, match="`recheck` must be 'auto' or a whole number from 0 up"):
-        run(dataset, secret, tmp_path / "out", recheck=-1)
-
-
-@pytest.mark.slow
 def test_an_encoder_that_never_repeats_itself_is_told_and_not_computed_for_ever(
     make_dataset: Make,
     secret: EncoderRecipe,
@@ -150,6 +136,10 @@ def test_a_cache_that_cannot_be_emptied_is_not_used(
     dataset = make_dataset(6, 3)
     run(dataset, secret, tmp_path / "out")
     monkeypatch.setenv("POWER", "4")
+    # The look can be left out.
+    assert [item.computed for item in run(dataset, secret, tmp_path / "out", recheck=0)] == [0, 0]
+    with pytest.raises(HistobenchError, match=r"recheck`?: expected auto or a whole number of at least 0"):
+        run(dataset, secret, tmp_path / "out", recheck=-1)
 
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied")
@@ -160,43 +150,10 @@ def test_a_cache_that_cannot_be_emptied_is_not_used(
             run(dataset, secret, tmp_path / "out")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_rounding_is_no_difference_and_another_model_is(precision: str) -> None:
-    rng = np.random.default_rng(0)
-    rows = (rng.normal(size=(8, 256)) + rng.normal(size=256)).astype(np.float32)
-    noise = rng.normal(size=rows.shape).astype(np.float32)
-    noise *= np.linalg.norm(rows, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
-    assert (_apart(rows, rows + 0.5 * LENGTH[precision] * noise, precision) < 1).all()
-    assert (_apart(rows, rows + 10 * LENGTH[precision] * noise, precision) > 1).all()
-    assert (_apart(rows, rows * np.nan, precision) > 1).all()
-    # A large part that all images share hides nothing.
-    shared = rows + 50
-    other = shared + np.linalg.norm(rows - rows.mean(0), axis=1).mean() / 16 * rng.normal(size=rows.shape)
-    if precision == "fp32":
-        assert (_apart(shared, other.astype(np.float32), precision) > 1).all()
-
-
-TWO = """
-import torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-class ColourHist(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 3
-
-    def forward(self, images):
-        return images.{what}(dim=(2, 3))
-"""
-
-
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[str, str]:
-    for name, what in (("one", "mean"), ("other", "amax")):
-        (tmp_path / f"{name}.py").write_text(TWO.format(what=what))
-    return f"{tmp_path}/one.py:ColourHist", f"{tmp_path}/other.py:ColourHist"
+def two(encoder_file: Path, tmp_path: Path) -> tuple[str, str]:
+    (tmp_path / "other.py").write_text(encoder_file.read_text().replace("manual_seed(3)", "manual_seed(5)"))
+    return f"{encoder_file}:Tiny", f"{tmp_path}/other.py:Tiny"
 
 
 @pytest.mark.slow
@@ -204,30 +161,14 @@ def test_two_classes_of_one_name_are_refused_or_told_apart(
     make_dataset: Make, two: tuple[str, str], tmp_path: Path
 ) -> None:
     dataset = make_dataset(6, 3)
-    with pytest.raises(HistobenchError, match=r"ColourHist2=.*other\.py:ColourHist"):
+    with pytest.raises(HistobenchError, match=r"Tiny2=.*other\.py:Tiny"):
         run(dataset, [EncoderRecipe(name) for name in two], tmp_path / "out")
     assert not (tmp_path / "out").exists()
     named = [EncoderRecipe(two[0]), EncoderRecipe(f"largest={two[1]}")]
     done = run(dataset, named, tmp_path / "out")
-    assert {item.path.name.split("]")[1] for item in done} == {"_Model_[ColourHist", "_Model_[largest"}
+    assert {item.path.name.split("]")[1] for item in done} == {"_Model_[Tiny", "_Model_[largest"}
     alone = run(dataset, EncoderRecipe(two[1]), tmp_path / "alone")
     assert torch.equal(load(done[2].path).embeddings, load(alone[0].path).embeddings)
-
-
-@pytest.mark.slow
-def test_a_later_run_does_not_replace_another_encoders_file(
-    make_dataset: Make, two: tuple[str, str], tmp_path: Path
-) -> None:
-    dataset = make_dataset(6, 3)
-    (train, _) = run(dataset, EncoderRecipe(two[0]), tmp_path / "out")
-    before = train.path.read_bytes()
-    with pytest.raises(HistobenchError, match=r"holds the features of .*one\.py:ColourHist"):
-        run(dataset, EncoderRecipe(two[1]), tmp_path / "out")
-    assert train.path.read_bytes() == before
-    run(dataset, EncoderRecipe(two[0]), tmp_path / "out")
-    # A file that was moved is the same encoder, and there is nobody left to protect.
-    os.rename(tmp_path / "one.py", tmp_path / "moved.py")
-    run(dataset, EncoderRecipe(f"{tmp_path}/moved.py:ColourHist"), tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -253,64 +194,8 @@ def test_the_number_of_images_has_the_promised_chance_and_no_smaller_one_has_it(
     assert drawn <= 300
 
 
-def test_images_are_drawn_anew_in_every_run_and_every_image_can_be_drawn() -> None:
-    keys = [bytes([number]) for number in range(180)]
-    draws = [sample(keys, 8, seed) for seed in range(400)]
-    assert len({tuple(draw) for draw in draws}) == 400
-    assert set().union(*draws) == set(keys)
-    assert all(draw == sorted(draw) and len(draw) == 8 for draw in draws)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_change_of_one_image_in_a_hundred_is_found(
-    make_dataset: Make,
-    secret: EncoderRecipe,
-    tmp_path: Path,
-    own_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    dataset = make_dataset(60, 30)
-    done = run(dataset, secret, tmp_path / "out")
-    brightest = torch.cat([load(item.path).embeddings for item in done])[:, :3].flatten().sort().values
-    monkeypatch.setenv("BRIGHT", str(float(brightest[-2:].mean())))  # one image of ninety
-    found = 0
-    for seed in range(20):
-        monkeypatch.setattr(
-            "histobench.roi.features.feature_extraction.secrets.randbits", lambda bits, seed=seed: seed
-        )
-        caplog.clear()
-        again = run(dataset, secret, tmp_path / "out")
-        if sum(item.computed for item in again):
-            found += 1
-            assert f"seed {seed}" in caplog.text
-            monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / f"cache{seed}"))
-            with monkeypatch.context() as patch:
-                patch.setenv("BRIGHT", "")
-                run(dataset, secret, tmp_path / "out")
-        else:
-            (note,) = Path(os.environ["HISTOBENCH_CACHE"]).rglob("recheck.json")
-            assert json.loads(note.read_text()) == {"seed": seed, "images": images_for(90), "of": 90}
-    assert found >= 17
-
-
-TRAINING = """
-import sys, torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-class Mean(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        self.eval_transforms = TransformSpec(resize=16, crop=16)
-        self.embed_dim = 3
-        self.norm = torch.nn.BatchNorm2d(3)
-        self.version = 1
-
-    def forward(self, images):
-        return self.norm(images).mean(dim=(2, 3))
-
+TRAINING = f"""
+{encoder_file("Mean", "self.norm(images).mean(dim=(2, 3))", norm="torch.nn.BatchNorm2d(3)", version="1")}
 class Training(Mean):
     def forward(self, images):
         return self.norm.train()(images).amax(dim=(2, 3))

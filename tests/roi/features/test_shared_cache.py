@@ -106,13 +106,8 @@ def test_two_runs_at_once_compute_each_image_once_and_write_the_same_rows(tmp_pa
         assert len(stored.predictions) == 27
 
 
-def test_rows_of_cpus_of_two_kinds_are_kept_apart_and_older_rows_are_used(
-    make_dataset: Make,
-    encoder_file: Path,
-    tmp_path: Path,
-    own_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_rows_of_cpus_of_two_kinds_are_kept_apart(
+    make_dataset: Make, encoder_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make_dataset(6)
 
@@ -129,7 +124,3 @@ def test_rows_of_cpus_of_two_kinds_are_kept_apart_and_older_rows_are_used(
     assert first.isdisjoint(second)
     assert computed("x86_64 AVX512") == (0, first)
     assert computed("x86_64 AVX2") == (0, second)
-    for note in own_cache.rglob("cpu.json"):  # as earlier versions left it
-        note.unlink()
-    assert computed("x86_64 AVX512") == (0, first)
-    assert "assumed to be x86_64 AVX512" in caplog.text

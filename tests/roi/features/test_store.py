@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from builders import examples
 from histobench.core.errors import HistobenchError
-from histobench.roi.features.feature_file import FeatureSet, check_pair, load, save
+from histobench.roi.features.feature_file import FeatureSet, check_pair, fingerprint_of, load, save
 from histobench.roi.features.feature_rows import read_rows
 
 
@@ -32,27 +33,23 @@ def make(count: int = 5, dim: int = 3, **metadata: object) -> FeatureSet:
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     features = make(encoder="random-vit", classes=["a", "b"], transform={"crop": 224})
-    again = load(save(features, tmp_path / "Dataset_[X]_Model_[Y]_Size_[224]_train.pt"))
+    path = save(features, tmp_path / "Dataset_[X]_Model_[Y]_Size_[224]_train.pt")
+    again = load(path)
     assert torch.equal(again.embeddings, features.embeddings)
     assert torch.equal(again.labels, features.labels)
-    assert again.img_names == features.img_names
-    assert again.groups == features.groups
-    assert again.metadata == {
-        **features.metadata,
-        "source": str(tmp_path / "Dataset_[X]_Model_[Y]_Size_[224]_train.pt"),
-    }
-
-
-def test_any_torch_can_read_the_file_without_code(tmp_path: Path) -> None:
-    content = torch.load(save(make(encoder="e"), tmp_path / "f.pt"), weights_only=True)
+    assert (again.img_names, again.groups) == (features.img_names, features.groups)
+    assert again.metadata == {**features.metadata, "source": str(path)}
+    assert save(again, tmp_path / "other_name.pt").read_bytes() == path.read_bytes()
+    content = torch.load(path, weights_only=True)  # by any torch, without code
     assert list(content) == ["embeddings", "labels", "img_names", "groups", "metadata", "checksum"]
-    assert content["metadata"] == {"encoder": "e"}
+    assert content["metadata"] == features.metadata
 
 
-def test_equal_sets_are_equal_files_whatever_their_names(tmp_path: Path) -> None:
-    one = save(make(encoder="e"), tmp_path / "one.pt")
-    other = save(load(one), tmp_path / "other_name.pt")
-    assert one.read_bytes() == other.read_bytes()
+def test_features_without_a_name_are_known_by_rows_and_labels() -> None:
+    one, named = make(), make(fingerprint="f")
+    others = replace(one, labels=1 - one.labels), replace(one, embeddings=one.embeddings + 1), named
+    assert len({fingerprint_of(each) for each in (one, make(), *others)}) == 4
+    assert fingerprint_of(one, named) != fingerprint_of(named, one)
 
 
 @pytest.mark.slow
@@ -62,7 +59,7 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
     before = load(path)
     rng = np.random.default_rng(0)
     refused = 0
-    for position, bit in zip(rng.integers(0, len(whole), 400), rng.integers(0, 8, 400), strict=True):
+    for position, bit in zip(rng.integers(0, len(whole), 150), rng.integers(0, 8, 150), strict=True):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << bit
         path.write_bytes(damaged)
@@ -76,16 +73,7 @@ def test_no_flipped_bit_changes_what_is_read(tmp_path: Path) -> None:
         assert torch.equal(found.labels, before.labels)
         assert (found.img_names, found.groups) == (before.img_names, before.groups)
         assert found.metadata == before.metadata
-    assert refused > 100
-
-
-def test_one_bit_in_one_feature_is_named_as_damage(tmp_path: Path) -> None:
-    path = save(make(encoder="e"), tmp_path / "f.pt")
-    content = torch.load(path, weights_only=True)
-    content["embeddings"].view(torch.int32)[3, 1] ^= 1
-    torch.save(content, path)
-    with pytest.raises(HistobenchError, match="is damaged: it is not what was written"):
-        load(path)
+    assert refused > 40
 
 
 def test_a_file_without_a_checksum_is_read_with_a_note(
@@ -105,36 +93,17 @@ def test_a_file_without_a_checksum_is_read_with_a_note(
 @pytest.mark.parametrize(
     "content",
     [
-        {
-            "embeddings": np.ones((3, 2), np.float32),
-            "labels": np.array([0, 1, 1]),
-            "img_names": ["a", "b", "c"],
-        },
-        {"embeddings": np.ones((3, 2)), "labels": [0, 1, 1], "img_names": np.array(["a", "b", "c"])},
-        {
-            "embeddings": np.ones((3, 2), np.float16),
-            "labels": [np.int64(0), np.int64(1), np.int64(1)],
-            "img_names": np.array(["a", "b", "c"], dtype=object),
-        },
-        {
-            "embeddings": torch.ones(3, 2).half(),
-            "labels": torch.tensor([0.0, 1.0, 1.0]),
-            "img_names": ("a", "b", "c"),
-        },
-        {
-            "embeddings": [np.ones(2, np.float32)] * 3,
-            "labels": np.array([0, 1, 1], np.uint8),
-            "img_names": ["a", "b", "c"],
-        },
-        {
-            "embeddings": [torch.ones(2)] * 3,
-            "labels": np.array([[0], [1], [1]]),
-            "img_names": ["a", "b", "c"],
-        },
+        (np.ones((3, 2), np.float32), np.array([0, 1, 1]), list("abc")),
+        (np.ones((3, 2)), [0, 1, 1], np.array(["a", "b", "c"])),
+        (np.ones((3, 2), np.float16), list(np.array([0, 1, 1])), np.array(["a", "b", "c"], dtype=object)),
+        (torch.ones(3, 2).half(), torch.tensor([0.0, 1.0, 1.0]), ("a", "b", "c")),
+        ([np.ones(2, np.float32)] * 3, np.array([0, 1, 1], np.uint8), list("abc")),
+        ([torch.ones(2)] * 3, np.array([[0], [1], [1]]), list("abc")),
     ],
 )
-def test_files_of_the_ancestor_load(tmp_path: Path, content: dict, zipped: bool) -> None:
-    torch.save(content, tmp_path / "f.pt", _use_new_zipfile_serialization=zipped)
+def test_files_of_the_ancestor_load(tmp_path: Path, content: tuple, zipped: bool) -> None:
+    named = dict(zip(("embeddings", "labels", "img_names"), content, strict=True))
+    torch.save(named, tmp_path / "f.pt", _use_new_zipfile_serialization=zipped)
     features = load(tmp_path / "f.pt")
     assert features.embeddings.dtype == torch.float32
     assert features.embeddings.tolist() == [[1.0, 1.0]] * 3
@@ -159,11 +128,6 @@ def test_files_written_under_numpy_1_load(tmp_path: Path) -> None:
     assert load(tmp_path / "f.pt").labels.tolist() == [0, 1, 1]
 
 
-def test_names_are_made_up_where_a_file_has_none(tmp_path: Path) -> None:
-    torch.save({"embeddings": np.ones((2, 2)), "labels": [0, 1]}, tmp_path / "f.pt")
-    assert load(tmp_path / "f.pt").img_names == ("image-0", "image-1")
-
-
 class _Evil:
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -183,15 +147,14 @@ def test_pickled_code_is_refused_and_never_run(tmp_path: Path, kind: str) -> Non
         path.write_bytes(pickle.dumps(evil))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=kind != "legacy")
-    refused = r"f\.pt" if kind == "plain pickle" else r"f\.pt refused: it holds more than plain arrays"
-    with pytest.raises(HistobenchError, match=refused):
+    with pytest.raises(HistobenchError, match=r"f\.pt is damaged, or holds more than plain arrays"):
         load(path)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.slow
 @settings(
-    max_examples=examples(60),
+    max_examples=examples(15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(cut=st.floats(0, 0.97), garbage=st.binary(max_size=400))
@@ -210,19 +173,14 @@ GOOD = {"embeddings": np.ones((3, 2)), "labels": [0, 1, 1], "img_names": ["a", "
     ("change", "message"),
     [
         ({"embeddings": None}, "has no 'embeddings'"),
-        (
-            {"embeddings": np.array([[1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0]])},
-            r"NaN or infinite features in 2 rows \(the first is row 1\)",
-        ),
+        ({"embeddings": np.array([[1.0], [np.nan], [np.inf]])}, r"in 2 rows \(the first is row 1\)"),
         ({"embeddings": np.ones(3)}, r"shape \(3,\)"),
-        ({"embeddings": np.ones((0, 2))}, "no embeddings"),
         ({"embeddings": ["x", "y", "z"]}, "not an array of numbers"),
         ({"labels": [0, 1]}, "3 embeddings but 2 labels"),
         ({"labels": [0, 1, 1.5]}, "not whole numbers"),
         ({"labels": [0, 1, -1]}, "negative label -1"),
         ({"img_names": ["a"]}, "3 embeddings but 1 img_names"),
         ({"groups": ["a"]}, "3 embeddings but 1 groups"),
-        ({"img_names": "abc"}, "not a list of texts"),
     ],
 )
 def test_bad_content_is_named(tmp_path: Path, change: dict, message: str) -> None:
@@ -233,7 +191,9 @@ def test_bad_content_is_named(tmp_path: Path, change: dict, message: str) -> Non
     assert "f.pt" in str(caught.value)
 
 
-def test_a_bare_tensor_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_missing_names_are_made_up_and_a_bare_tensor_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    torch.save({"embeddings": np.ones((2, 2)), "labels": [0, 1]}, tmp_path / "f.pt")
+    assert load(tmp_path / "f.pt").img_names == ("image-0", "image-1")
     torch.save(torch.ones(2, 2), tmp_path / "f.pt")
     for name, words in (("f.pt", "holds a Tensor"), ("none.pt", r"no feature file .*none\.pt")):
         with pytest.raises(HistobenchError, match=words):
@@ -257,21 +217,14 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
     assert [item.name for item in tmp_path.iterdir()] == ["f.pt"]
 
 
-def test_a_matching_pair_passes() -> None:
-    check_pair(
-        make(encoder="e", classes=["a", "b"], size=224), make(4, encoder="e", classes=["a", "b"], size=224)
-    )
-    check_pair(make(), make(4))
-
-
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (make(dim=3), make(dim=4), "3-dimensional features but the test features has 4"),
+        (make(dim=3), make(dim=4), "differ in dimension"),
         (make(encoder="a"), make(encoder="b"), r"differ in encoder \(a and b\)"),
         (make(size=224), make(size=448), "differ in image size"),
         (make(encoder_fingerprint="0"), make(encoder_fingerprint="1"), "weights, transform or precision"),
-        (make(classes=["a", "b"]), make(classes=["b", "a"]), "use one class map"),
+        (make(classes=["a", "b"]), make(classes=["b", "a"]), "differ in classes"),
         (make(count=1), make(count=2), "has label 1, which the training features never shows"),
     ],
 )

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from histobench.core.errors import HistobenchError
 from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.source import load_dataset
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.plan.dataset_notes import FILE, read_dataset_notes, write_dataset_notes
+from histobench.roi.plan.notes import DATASETS, read_dataset_notes, write_dataset_notes
 
 
 def plan(folder: Path, source: Path, **more: str) -> Plan:
@@ -41,8 +42,22 @@ def test_notes_of_earlier_plans_stay(tmp_path: Path) -> None:
     }
 
 
+def test_another_split_does_not_replace_results(tmp_path: Path) -> None:
+    first = plan(tmp_path, tmp_path / "tiles", split="0.7/0.3")
+    write_dataset_notes(first)
+    other = plan(tmp_path, tmp_path / "tiles", split="0.6/0.4")
+    write_dataset_notes(other)  # nothing is stored yet
+    (tmp_path / "tiles/tiny-vl/uni/KNN").mkdir(parents=True)
+    (tmp_path / "tiles/tiny-vl/uni/KNN/KNN_complete_results.json").write_text("{}")
+    write_dataset_notes(other)
+    with pytest.raises(HistobenchError, match=r"another split .*another `results` folder"):
+        write_dataset_notes(first)
+    with pytest.raises(HistobenchError, match="another split"):
+        write_dataset_notes(plan(tmp_path, tmp_path / "tiles", split="0.6/0.4", group_regex="(p)"))
+    write_dataset_notes(replace(other, seed=8))  # runs of another seed have a folder of their own
+    assert read_dataset_notes(tmp_path)["tiles"].split == "0.6/0.4"
+
+
 def test_a_damaged_file_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text('{"tiles": {"nonsense": 1}}')
-    assert read_dataset_notes(tmp_path) == {}
-    (tmp_path / FILE).write_text("[1")
+    (tmp_path / DATASETS).write_text("[1")
     assert read_dataset_notes(tmp_path) == {}

@@ -13,12 +13,15 @@ import pytest
 from PIL import Image
 
 from builders import MEAN_ENCODER
+from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
+from histobench.roi.data.sites import Place
 from histobench.roi.features.inference.device_runner import EncoderState
 from histobench.roi.options import Plan
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.whole_benchmark import run_benchmark
 from histobench.roi.results.layout import DETAILED
 from histobench.roi.units import extraction
+from histobench.roi.units.unchanged import order_of
 
 LABELS = [0, 1, 2] * 8
 
@@ -169,3 +172,16 @@ def test_images_of_a_users_own_encoder_are_computed_again_in_every_run(
         run_benchmark(plan)
         assert len(compared) == count
     assert compared[0] == 31  # of 32 images: a change of 1 % is found with a chance of 95 %
+
+
+def test_all_that_a_dataset_says_of_its_images_is_in_its_digest() -> None:
+    image = RoiImage(Path("a.png"), 0, "a", "t.csv:2", "p1", (("scanner", "A"),), (61.5,), Place(1.0, 2.0))
+    given = RoiDataset("d", ("a", "b"), {"train": (image, image._replace(name="b")), "test": (image,)})
+    other = image._replace(path=Path("b.png"), label=1, name="c", group="p2", sites=(("scanner", "B"),))
+    other = other._replace(target=(62.5,), place=Place(2.0, 1.0))
+    changed = [replace(given, name="e"), replace(given, classes=("b", "a"))]
+    for name in ("path", "label", "name", "group", "sites", "target", "place"):
+        tested = image._replace(**{name: getattr(other, name)})
+        changed.append(replace(given, splits={**given.splits, "test": (tested,)}))
+    changed += [replace(given, splits={**given.splits, "val": (image,)})]
+    assert len({order_of(each) for each in (given, replace(given), *changed)}) == 1 + len(changed)

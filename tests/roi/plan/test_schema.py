@@ -6,15 +6,14 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.options import DatasetEntry, Options, Plan, Settings
-from histobench.roi.plan.plan_file import json_schema, plan_from, read_plan
+from histobench.roi.options import DatasetEntry, Plan
+from histobench.roi.plan.plan_file import json_schema, plan_from, read_plan_values
 from histobench.roi.plan.planner import plan_values
 
 ALL = """{
@@ -41,20 +40,13 @@ def _plan(folder: Path, **changes: object) -> dict[str, object]:
 
 def test_paths_are_relative_to_the_plan_and_defaults_are_filled_in(folder: Path) -> None:
     (folder / "bench.yaml").write_text("datasets: [tiles]\nencoders: a, b\nresults: out\nn_shot: [1, 4]\n")
-    plan = read_plan(folder / "bench.yaml")
+    plan = plan_from(read_plan_values(folder / "bench.yaml"), where="", base=folder)
     assert plan.datasets[0].source == folder / "tiles"
     assert plan.datasets[0].name == "tiles"
     assert plan.encoders == ("a", "b")
     assert plan.results == folder / "out"
     assert plan.options.n_shot == (1, 4)
     assert plan.presets == ("uni",)
-
-
-def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
-    given = _plan(folder, n_shot=np.array([1, 4]), n_neighbors=np.int64(3), seed=np.uint8(7))
-    plan = plan_from(given, where="x", base=folder)
-    assert (plan.options.n_shot, plan.options.n_neighbors, plan.seed) == ((1, 4), 3, 7)
-    assert type(plan.options.n_neighbors) is int
 
 
 @pytest.mark.parametrize(
@@ -78,7 +70,7 @@ def test_numbers_of_numpy_are_numbers(folder: Path) -> None:
         ({"n_neighbors": 0}, "n_neighbors: expected a whole number of at least 1"),
         ({"tasks": ["KNN", "Protto"]}, r"bench\.yaml: unknown task 'Protto'; did you mean Proto"),
         ({"presets": "uni, evva"}, "unknown preset 'evva'; did you mean eva"),
-        ({"batch_size": "many"}, "`batch_size` must be 'auto' or a whole number from 1 up, not 'many'"),
+        ({"batch_size": "many"}, "batch_size: expected auto or a whole number of at least 1, found 'many'"),
         ({"precision": "int8"}, "`precision` 'int8' is unknown"),
         ({"slurm": {"time": 14400}}, 'slurm: time: expected a text such as "4:00:00" in quotes, found 14400'),
         ({"slurm": {"gres": "gpu:1,shard:2"}}, "slurm: gres: expected a text"),
@@ -95,7 +87,7 @@ def test_a_mistake_names_the_place(folder: Path, changes: dict[str, object], mes
 def test_a_file_that_is_no_plan_is_refused(folder: Path, text: str) -> None:
     (folder / "bench.yaml").write_text(text)
     with pytest.raises(HistobenchError, match=r"bench\.yaml"):
-        read_plan(folder / "bench.yaml")
+        read_plan_values(folder / "bench.yaml")
 
 
 def test_the_schema_for_editors_knows_the_same_keys_and_defaults() -> None:
@@ -124,12 +116,6 @@ def test_every_key_reaches_the_plan_that_holds_settings_and_options(folder: Path
     for chosen in (alone, {name: given[name] for name in given if name != "splits"}):
         plan = plan_from(_plan(folder, **chosen), where="bench.yaml", base=folder)
         assert {name: plan.values()[name] for name in chosen} == chosen
-    assert plan.settings == Settings("cpu", 64, 2, "fp32", "off", "skip", 1, True)
-    lab = {"cost": "adaptive", "class_weight": "none", "cox_alpha": 0.01, "l1_ratio": 0.9}
-    own = {"n_shot": (1, 4), "n_way": (2, 3), "n_iter": 5, "n_neighbors": 7, "choose_by": "image"}
-    tune = {"lora_rank": 4, "lora_alpha": 8.0, "tune_epochs": 2, "tune_rates": (0.01,), "tune_batch_size": 8}
-    images = {"tune_seeds": 5, "save_adapters": True, "token_store": 5.0, "head_steps": 7}
-    assert plan.options == Options(**own, **lab, **tune, **images)
 
 
 def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> None:
@@ -147,8 +133,7 @@ def test_combinations_and_features_from_elsewhere_are_encoders(folder: Path) -> 
     for wrong, message in (
         ({"combine": ["a"]}, "does not name two encoders"),
         ({"combine": ["a+a"]}, "names an encoder twice"),
-        ({"combine": 3}, "expected a list of pairs"),
-        ({"encoders": ["a"], "combine": "all pairs"}, "needs two encoders"),
+        ({"combine": 3}, "'combine' must be a list"),
         ({"features": ["nowhere"]}, "nowhere does not exist"),
     ):
         with pytest.raises(HistobenchError, match=message):
@@ -185,11 +170,3 @@ def test_editors_accept_a_good_plan_and_mark_a_bad_one() -> None:
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "histobench plan"
-
-
-def test_a_plan_that_names_a_removed_option_still_runs(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    plan = plan_from(_plan(folder, stage="local"), where="plan.yaml", base=folder)
-    assert plan == plan_from(_plan(folder), where="plan.yaml", base=folder)
-    assert "plan.yaml: `stage` does nothing anymore" in caplog.text

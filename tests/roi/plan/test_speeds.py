@@ -7,20 +7,17 @@ from pathlib import Path
 import pytest
 
 from histobench.core.devices import device_name
-from histobench.roi.plan.speeds import FILE, Speed, read_speeds, write_speeds
+from histobench.roi.plan.notes import SPEEDS, Speed, read_speeds, write_speeds
 
 
 def test_more_images_replace_fewer_and_fewer_do_not_replace_more(tmp_path: Path) -> None:
+    write_speeds(tmp_path, {})
+    assert not (tmp_path / SPEEDS).exists()
     write_speeds(tmp_path, {"a": Speed(100, 1.0, "CPU"), "b": Speed(100, 1.0, "CPU")})
     write_speeds(tmp_path, {"a": Speed(50, 9.0, "CPU"), "b": Speed(200, 1.0, "CPU")})
     assert read_speeds(tmp_path) == {"a": Speed(100, 1.0, "CPU"), "b": Speed(200, 1.0, "CPU")}
-
-
-def test_nothing_measured_writes_nothing(tmp_path: Path) -> None:
-    write_speeds(tmp_path, {})
-    assert not (tmp_path / FILE).exists()
-    (tmp_path / FILE).write_text('{"a": {"images": 5}}')
-    assert read_speeds(tmp_path) == {}
+    write_speeds(tmp_path, {"a": Speed(50, 0.5, "GPU")})  # of another device the latest
+    assert read_speeds(tmp_path)["a"] == Speed(50, 0.5, "GPU")
 
 
 @pytest.mark.parametrize(("device", "word"), [("cpu", "thread"), ("mps", "MPS")])

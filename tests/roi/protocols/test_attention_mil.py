@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -135,22 +132,6 @@ def test_one_class_in_training_is_certain_of_it() -> None:
     np.testing.assert_allclose(found.attention, 1 / 3)
 
 
-@pytest.mark.slow
-def test_a_bag_of_a_hundred_thousand_tiles_goes_through_in_blocks() -> None:
-    draw = np.random.default_rng(9)
-    tiles = torch.tensor(draw.normal(size=(100_003, 8)), dtype=torch.float32)
-    bags = Bags(tiles, np.r_[0, np.ones(100_000, dtype=np.int64), 2, 2], np.array([0, 1, 0]))
-    network = GatedAttention(8, 2, seed=1)
-    scaling = Scaling.of(tiles, "cpu")
-    logits, attention = network.predict(bags, scaling, "cpu")
-    rows = scaling.apply(tiles[1:-2]).double()
-    weights = network.scores(rows.float())[0].detach().double().softmax(0)
-    pooled = (weights[:, None] * rows).sum(0)
-    expected = pooled @ network.class_weight[0].detach().double() + network.class_bias[0, 0].detach()
-    np.testing.assert_allclose(logits[0, 1].numpy(), expected.numpy(), atol=1e-5)
-    np.testing.assert_allclose(attention[0, 1:-2].numpy(), weights.numpy(), rtol=1e-4)
-
-
 class _Plain(nn.Module):
     """Gated attention by the published description (Ilse et al. 2018, equations 7 and 9), bag by bag."""
 
@@ -215,27 +196,3 @@ def test_training_is_as_good_as_a_plain_loop_over_an_independent_network() -> No
     assert 0.7 < min(theirs) <= max(theirs) < 0.95
     noise = np.hypot(np.std(mine, ddof=1), np.std(theirs, ddof=1)) / seeds**0.5
     assert abs(np.mean(mine) - np.mean(theirs)) < 3 * noise + 0.01
-
-
-def test_the_forward_pass_is_that_of_a_public_package() -> None:
-    """Stored numbers of torchmil's gated attention pooling on the same weights and bags."""
-    stored = json.loads((Path(__file__).parent / "abmil_torchmil.json").read_text())
-    draw = np.random.default_rng(7)
-    shapes = {
-        "tanh_weight": (16, 128), "tanh_bias": (1, 128), "gate_weight": (16, 128), "gate_bias": (1, 128),
-        "score_weight": (128, 1), "class_weight": (16, 3), "class_bias": (1, 3),
-    }  # fmt: skip
-    network = GatedAttention(16, 3, runs=1)
-    with torch.no_grad():
-        for name, shape in shapes.items():
-            values = draw.normal(size=shape) * (0.4 if name == "score_weight" else 0.3)
-            getattr(network, name).copy_(torch.tensor(values)[None])
-    tiles = np.concatenate([draw.normal(size=(size, 16)) for size in stored["sizes"]])
-    bag_of = np.repeat(np.arange(len(stored["sizes"])), stored["sizes"])
-    bags = Bags(torch.tensor(tiles, dtype=torch.float32), bag_of, np.zeros(len(stored["sizes"]), dtype=int))
-    unchanged = Scaling(torch.zeros(16), torch.ones(16))
-    logits, attention = network.predict(bags, unchanged, "cpu")
-    np.testing.assert_allclose(logits[0].numpy(), stored["logits"], rtol=1e-5, atol=2e-6)
-    np.testing.assert_allclose(
-        attention[0].numpy(), np.concatenate(stored["attention"]), rtol=1e-5, atol=1e-8
-    )

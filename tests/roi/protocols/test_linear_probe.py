@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from histobench.roi.protocols.linear_probe import fitted_linear_probe, linear_probe, linear_probes_of_parts
+from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.protocols.softmax_regression import Penalty, Solution, fit_softmax
 
 
@@ -51,29 +51,6 @@ def test_the_solver_reaches_the_minimum_of_a_general_optimiser(penalty: Penalty)
     )
     assert solution.objective <= best.fun * (1 + 1e-7)
     assert solution.converged
-
-
-def test_few_passes_are_enough_for_an_ill_conditioned_problem() -> None:
-    x, y = data(4000, 60)
-    x = x * torch.logspace(1.5, -2, 60)
-    solution = fit_softmax(x, y, n_classes=4, penalty=Penalty("norm", 1e-3))
-    assert solution.converged
-    weight = torch.zeros(4, 61, dtype=torch.float64, requires_grad=True)
-    plain = torch.optim.LBFGS([weight], max_iter=1000, line_search_fn="strong_wolfe", tolerance_change=1e-9)
-    passes = 0
-
-    def closure() -> torch.Tensor:
-        nonlocal passes
-        passes += 1
-        plain.zero_grad()
-        logits = x.double() @ weight[:, :-1].T + weight[:, -1]
-        loss = torch.nn.functional.cross_entropy(logits, y) + 1e-3 * weight[:, :-1].norm()
-        loss.backward()
-        return loss
-
-    plain.step(closure)
-    assert solution.evaluations < passes / 2
-    assert solution.objective <= closure().item() * (1 + 1e-6)
 
 
 def test_a_strong_penalty_leaves_the_class_frequencies() -> None:
@@ -133,21 +110,6 @@ def test_the_published_optimiser_ends_where_ours_does(published_probe: Callable[
     np.testing.assert_allclose(ours.probabilities, probabilities.numpy(), rtol=0, atol=5e-3)
 
 
-@pytest.mark.nightly
-def test_on_ill_conditioned_features_the_published_optimiser_stops_above_the_minimum(
-    published_probe: Callable[..., Any],
-) -> None:
-    generator = torch.Generator().manual_seed(1)
-    y = torch.arange(800) % 4
-    centres = 0.35 * torch.randn(4, 64, generator=generator)
-    x = (centres[y] + torch.randn(800, 64, generator=generator)) * torch.logspace(3, -3, 64)
-    theirs, objective = published_probe(x[:400], y[:400], x[400:], 4)
-    ours = linear_probe(x[:400], y[:400], x[400:], n_classes=4)
-    assert ours.info["objective"] < objective < ours.info["objective"] * 1.01
-    other = int((theirs.argmax(1).numpy() != ours.predicted).sum())
-    assert 0 < other <= 12, f"{other} of 400 labels differ (docs/explanation/protocols.md says 7)"
-
-
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     """Few threads do all of a part, many share the products alone."""
     g = torch.Generator().manual_seed(3)
@@ -165,24 +127,6 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
         torch.set_num_threads(threads)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-
-
-@pytest.mark.sample(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("decay", [0.0, 1.5], ids=["flat", "steep"])
-@pytest.mark.parametrize("n", [3000, 12_000])
-def test_large_problems_of_any_spectrum_reach_the_minimum(n: int, decay: float) -> None:
-    g = torch.Generator().manual_seed(n)
-    d = 400
-    scale = torch.arange(1, d + 1).float() ** -decay
-    y = torch.randint(3, (n,), generator=g)
-    x = (torch.randn(n, d, generator=g) + 0.15 * torch.randn(3, d, generator=g)[y]) * scale
-    penalty = Penalty("norm", 0.02)
-    solution = fit_softmax(x, y, n_classes=3, penalty=penalty)
-    exact = fit_softmax(x.double(), y, n_classes=3, penalty=penalty, tolerance=1e-9)
-    assert solution.converged
-    assert solution.objective == pytest.approx(exact.objective, rel=1e-6)
-    assert float((solution.probabilities(x) - exact.probabilities(x)).abs().max()) < 2e-3
 
 
 @pytest.mark.parametrize(
@@ -308,19 +252,6 @@ def test_many_parts_at_once_are_the_fits_of_scikit_learn(n: int, d: int, decay: 
         np.testing.assert_array_equal(
             found.logits(x[~rows]).argmax(dim=1).numpy(), judge.predict(x[~rows].numpy())
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [600, 3600])
-def test_many_linear_probes_at_once_are_as_near_to_their_minima_as_one_by_one(n: int) -> None:
-    x, y, kept = _parts(n, 320, 3)
-    _, probes = linear_probes_of_parts(x, y, kept)
-    for rows, probe in zip(kept, probes, strict=True):
-        _, alone = fitted_linear_probe(x[rows], y[rows])
-        _, exact = fitted_linear_probe(x[rows].double(), y[rows], tolerance=1e-11)
-        assert abs(probe.objective - exact.objective) < 3e-7 * exact.objective
-        apart, usual = ((each.logits(x) - exact.logits(x)).norm() for each in (probe, alone))
-        assert float(apart) < max(3 * float(usual), 1e-3 * float(exact.logits(x).norm()))
 
 
 @pytest.mark.parametrize(

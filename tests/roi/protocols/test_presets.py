@@ -105,19 +105,13 @@ def test_simple_shot_is_voted_over_support_sets(blobs: tuple[Split, Split, Split
     np.testing.assert_array_equal(ours.predicted, votes.argmax(1))
 
 
-def test_a_long_support_of_thunders_simple_shot_weighs_more_than_a_short_one() -> None:
-    # Class 0: a long support to the right and a short one to the left; unit supports would cancel to nothing.
-    x = torch.tensor([[10.0, 0.0], [-1.0, 0.1], [-6.0, 3.0], [-6.0, -3.0]])
-    y = torch.tensor([0, 0, 1, 1])
-    ours = thunder.voted_simple_shot(
-        x, y, torch.tensor([[3.0, 0.5], [-1.25, 2.0]]), n_classes=2, shot=2, support_sets=3
-    )
-    assert ours.predicted.tolist() == [0, 1]
-
-
 @pytest.mark.slow
-def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Split, Split]) -> None:
-    (x, y), (v, vy), (t, _) = blobs
+@pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1), (0, 2)])
+def test_the_chosen_c_gives_scikit_learns_probabilities(
+    blobs: tuple[Split, Split, Split], classes: tuple[int, ...]
+) -> None:
+    kept = [torch.isin(labels, torch.tensor(classes)) for _, labels in blobs]
+    (x, y), (v, vy), (t, _) = [(x[rows], y[rows]) for (x, y), rows in zip(blobs, kept, strict=True)]
     ours = sklearn_probe(x, y, t, n_classes=3, val=(v, vy))
     models = [
         LogisticRegression(C=cost, max_iter=5000, tol=1e-8).fit(x.numpy().astype(float), y) for cost in COSTS
@@ -125,21 +119,7 @@ def test_the_chosen_c_gives_scikit_learns_probabilities(blobs: tuple[Split, Spli
     scores = [balanced_accuracy_score(vy, model.predict(v.numpy().astype(float))) for model in models]
     best = int(np.argmax(scores))
     assert ours.info["C"] == COSTS[best]
-    np.testing.assert_allclose(
-        ours.probabilities, models[best].predict_proba(t.numpy().astype(float)), atol=2e-4
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("classes", [(0, 1), (0, 2)])
-def test_c_is_scikit_learns_with_two_classes_too(
-    blobs: tuple[Split, Split, Split], classes: tuple[int, int]
-) -> None:
-    kept = [torch.isin(labels, torch.tensor(classes)) for _, labels in blobs]
-    (x, y), (v, vy), (t, _) = [(x[rows], y[rows]) for (x, y), rows in zip(blobs, kept, strict=True)]
-    ours = sklearn_probe(x, y, t, n_classes=3, val=(v, vy))
-    model = LogisticRegression(C=ours.info["C"], max_iter=5000, tol=1e-8).fit(x.numpy().astype(float), y)
-    expected = model.predict_proba(t.numpy().astype(float))
+    expected = models[best].predict_proba(t.numpy().astype(float))
     np.testing.assert_allclose(ours.probabilities[:, list(classes)], expected, atol=2e-4)
 
 
@@ -153,19 +133,7 @@ def test_without_a_validation_set_c_is_chosen_by_seeded_folds(blobs: tuple[Split
     assert len({outcome.info["C"] for outcome in chosen}) > 1
 
 
-@pytest.mark.parametrize(
-    ("images", "patience"),
-    [
-        (268, 1250),
-        (1132, 500),
-        (2175, 278),
-        (3657, 167),
-        (6270, 100),
-        (15303, 42),
-        (100_000, 7),
-        (262_144, 3),
-    ],
-)
+@pytest.mark.parametrize(("images", "patience"), [(268, 1250), (6270, 100), (262_144, 3)])
 def test_patience_is_the_published_one_of_every_dataset(images: int, patience: int) -> None:
     epochs = eva.STEPS / math.ceil(images / eva.BATCH)
     assert math.ceil(eva.PATIENCE_SHARE * epochs) == patience
@@ -190,7 +158,9 @@ def test_an_eva_run_is_adamw_at_a_third_of_its_rate_for_five_epochs(
     (x, y), (v, vy), (t, _) = blobs  # 150 images: one batch an epoch
     (ours,) = eva.eva_runs(x, y, v, vy, t, n_classes=3, steps=40, runs=1)
     generator = torch.Generator().manual_seed(42)
-    head = eva._linear(12, 3, generator, "cpu")
+    head = nn.Linear(12, 3)
+    for parameter in head.parameters():
+        nn.init.uniform_(parameter, -(12**-0.5), 12**-0.5, generator=generator)
     optimiser = torch.optim.AdamW(head.parameters(), weight_decay=0.01)
     best, best_epoch, expected = -1.0, 0, np.empty(0)
     for epoch in range(1, 41):

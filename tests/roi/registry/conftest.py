@@ -18,11 +18,9 @@ class Habits:
     """How the server treats a path: its bytes, and what goes wrong."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     break_after: dict[str, list[int]] = field(default_factory=dict)  # bytes sent before each hang-up
     no_range: set[str] = field(default_factory=set)
-    tags: dict[str, str] = field(default_factory=dict)
-    slow: float = 0.0
+    slow: float = 0.0  # seconds before an answer
     #: What is done with the next requests of a path, one after the other, before it is served as ever.
     script: dict[str, list[Callable[[Any], None]]] = field(default_factory=dict)
     seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -65,49 +63,25 @@ def server() -> Iterator[Habits]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             habits.seen.append((self.path, dict(self.headers)))
+            time.sleep(habits.slow)
             if habits.script.get(path):
                 habits.script[path].pop(0)(self)
-            elif path in habits.answers:
-                code, headers, body = habits.answers[path]
-                self._send(code, headers, body, path)
             elif path in habits.files:
-                self._file(path)
+                self._file(path, habits.files[path])
             else:
-                self._send(404, {}, b"no", path)
+                answer(404, b"no")(self)
 
-        def _file(self, path: str) -> None:
-            data, tag = habits.files[path], habits.tags.get(path, '"one"')
-            asked = self.headers.get("Range")
-            stale = self.headers.get("If-Range") not in (None, tag)
-            if asked is None or path in habits.no_range or stale:
-                self._send(200, {"ETag": tag}, data, path)
-                return
-            start = int(asked.removeprefix("bytes=").rstrip("-"))
+        def _file(self, path: str, data: bytes) -> None:
+            code, start, part, asked = 200, 0, "", self.headers.get("Range")
+            same = self.headers.get("If-Range") in (None, '"one"')
+            if asked is not None and path not in habits.no_range and same:
+                start = int(asked.removeprefix("bytes=").rstrip("-"))
+                code, part = 206, f"bytes {start}-{len(data) - 1}/{len(data)}"
             if start >= len(data):
-                self._send(416, {"Content-Range": f"bytes */{len(data)}"}, b"", path)
-                return
-            headers = {"ETag": tag, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-            self._send(206, headers, data[start:], path)
-
-        def _send(self, code: int, headers: dict[str, str], body: bytes, path: str) -> None:
-            self.send_response(code)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+                code, part = 416, f"bytes */{len(data)}"
             breaks = habits.break_after.get(path)
-            if breaks and code in (200, 206):
-                self.wfile.write(body[: breaks.pop(0)])
-                self.wfile.flush()
-                self.close_connection = True
-                self.connection.shutdown(2)
-                return
-            if habits.slow:
-                for position in range(0, len(body), max(1, len(body) // 5)):
-                    self.wfile.write(body[position : position + max(1, len(body) // 5)])
-                    time.sleep(habits.slow)
-                return
-            self.wfile.write(body)
+            sent = breaks.pop(0) if breaks else None
+            answer(code, data[start:], sent=sent, ETag='"one"', Content_Range=part)(self)
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:

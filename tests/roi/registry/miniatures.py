@@ -140,33 +140,6 @@ def _tolkach_parquet(entry: PublicDataset) -> Files:
     }
 
 
-def _lc25000_lung(entry: PublicDataset) -> Files:
-    return {
-        "lung_image_sets.zip": zip_of(
-            {
-                f"lung/{split}/{name}/{name}{i}.jpeg": png(i, "JPEG")
-                for split in ("train", "val", "test")
-                for name in entry.classes
-                for i in range(2)
-            }
-        )
-    }
-
-
-def _tils(entry: PublicDataset) -> Files:
-    top = "TCGA-TILs/images-tcga-tils"
-    members = {
-        f"{top}/brca/{split}/{name}/TCGA-A2-A0{i}X-{i}.png": png(i)
-        for split in ("train", "val", "test")
-        for name in entry.classes
-        for i in range(2)
-    }
-    links = {
-        f"{top}/pancancer/train/{entry.classes[0]}/x.png": f"../../../brca/train/{entry.classes[0]}/x.png"
-    }
-    return {"TCGA-TILs.tar.gz": tar_of(members, "w:gz", links)}
-
-
 def _esca(entry: PublicDataset) -> Files:
     return {
         f"{site}.tar": tar_of(
@@ -260,8 +233,6 @@ MADE: dict[str, Callable[[PublicDataset], Files]] = {
     "pathmnist-28": _npz,
     "pathorob-camelyon": _parquet,
     "pathorob-tolkach-esca": _tolkach_parquet,
-    "lc25000-lung": _lc25000_lung,
-    "tcga-tils": _tils,
     "esca-tolkach": _esca,
     "camelyon17-wilds": _wilds,
     "ccrcc": _ccrcc,

@@ -47,7 +47,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def test_another_seed_and_another_size_keep_what_is_there(asked: EvaluationRequest, tmp_path: Path) -> None:
     evaluate(asked)
     first = files_below(tmp_path)
-    assert "KNN/KNN_complete_results.json" in first
+    assert json.loads(first["KNN/KNN_complete_results.json"])["additional_info"]["size"] == "224"
     evaluate(replace(asked, seed=1))
     larger = replace(asked, train=features(0, size=448), test=features(1, size=448))
     outcome = evaluate(larger)
@@ -146,9 +146,3 @@ def test_a_command_whose_only_task_is_skipped_does_not_succeed(
     table = write_demo_dataset(tmp_path / "data", train_per_class=2, test_per_class=1, size=32)
     run = ["run", "--data", str(table), "--models", "tiny-vl", "--results", str(tmp_path / "r")]
     assert main([*run, "--tasks", "KNN", "--presets", "eva", "--device", "cpu", "--num_workers", "0"]) == 2
-
-
-def test_a_results_file_says_the_image_size(asked: EvaluationRequest, tmp_path: Path) -> None:
-    evaluate(asked)
-    content = json.loads(TaskFiles.of(tmp_path, "KNN").complete.read_text())
-    assert content["additional_info"]["size"] == "224"

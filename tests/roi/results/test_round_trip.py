@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.bootstrap_intervals import BootstrapSettings, bootstrap_runs
 from histobench.roi.comparison.metric_intervals import run_metric_intervals
-from histobench.roi.comparison.tidy_rows import WHOLE_COLUMNS, read_rows, write_tidy_rows, write_whole_table
+from histobench.roi.comparison.tidy_rows import read_rows, write_tidy_rows, write_whole_table
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import Predictions
 from histobench.roi.results.layout import RunIdentity, TaskFiles
@@ -112,7 +113,7 @@ def test_one_table_at_the_top_holds_everything_below_with_the_intervals_that_are
     )  # its intervals are of other predictions now
     written = write_whole_table(tmp_path)
     assert written == tmp_path / "results.parquet"
-    rows = read_rows(written, columns=WHOLE_COLUMNS)
+    rows = read_rows(written)
     assert len(rows) == 3 * 2  # what `splits` holds is no part of ordinary tables
     shown = {(row["task"], row["low"], row["high"]) for row in rows if row["metric"] == "accuracy"}
     expected = set()
@@ -131,7 +132,7 @@ def test_results_put_beside_the_runs_of_a_plan_leave_the_table_of_everything_who
     write_whole_table(tmp_path)
     _write(tmp_path, _predictions(), task="Proto")
     write_tidy_rows(tmp_path)
-    rows = read_rows(tmp_path / "results.parquet", columns=WHOLE_COLUMNS)
+    rows = read_rows(tmp_path / "results.parquet")
     assert [row["task"] for row in rows] == ["Proto", "Proto", "KNN", "KNN"]
     assert len(read_rows(tmp_path / "data/enc/uni/results.parquet")) == 2
 
@@ -143,7 +144,7 @@ def test_a_file_of_another_tool_with_values_of_other_kinds_does_not_end_the_tabl
     content["additional_info"] |= {"date": 20240101, "version": 2.5, "seed": 2**70}
     path.write_text(json.dumps(content))
     path.with_name("Proto_bootstrap_ci.json").write_text('{"metrics": [1]}')
-    rows = read_rows(write_whole_table(tmp_path), columns=WHOLE_COLUMNS)
+    rows = read_rows(write_whole_table(tmp_path))
     assert [row["task"] for row in rows if row["task"] == "KNN"] == ["KNN", "KNN"]
     assert {(row["date"], row["version"], row["seed"]) for row in rows if row["task"] == "Proto"} <= {
         ("20240101", "2.5", None)
@@ -166,12 +167,7 @@ def test_few_shot_files_lie_in_the_documented_folders(tmp_path: Path) -> None:
 def test_an_empty_folder_and_a_damaged_file_are_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(HistobenchError, match="no results in"):
         load_runs(tmp_path)
-    files = _write(tmp_path, _predictions())
-    files.detailed.write_text("img_name,true_label,predicted_label,probabilities\na,0,0,[0.1\n")
-    (run,) = load_runs(tmp_path)
-    with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv: not a table"):
-        _ = run.predictions
-    files.complete.write_text("{}")
+    _write(tmp_path, _predictions()).complete.write_text("{}")
     with pytest.raises(HistobenchError, match="not a results file"):
         load_runs(tmp_path)
 
@@ -198,55 +194,56 @@ def test_hidden_files_of_other_systems_are_no_results(tmp_path: Path) -> None:
     assert len(load_runs(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("label", ["-1", "inf", "nan", "TUM"])
-def test_a_label_that_is_none_is_a_clear_error(tmp_path: Path, label: str) -> None:
+HEADER = "img_name,true_label,predicted_label,probabilities\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f'{HEADER}a,{label},0,"[0.1, 0.9, 0]"\n' for label in ("-1", "inf", "TUM")),
+        f"{HEADER}a,0,0,[0.1\n",
+        "b\n1\n",
+    ],
+)
+def test_what_is_no_table_of_predictions_is_a_clear_error(tmp_path: Path, text: str) -> None:
     files = _write(tmp_path, _predictions())
-    files.detailed.write_text(
-        f'img_name,true_label,predicted_label,probabilities\na,{label},0,"[0.1, 0.9, 0]"\n'
-    )
-    (run,) = load_runs(tmp_path)
+    content = json.loads(files.complete.read_text()) | {"num_samples": 1, "additional_info": {}}
+    files.complete.write_text(json.dumps(content))
+    files.detailed.write_text(text)
     with pytest.raises(HistobenchError, match=r"KNN_detailed_results\.csv: not a table of predictions"):
-        _ = run.predictions
-
-
-def test_a_file_with_a_header_alone_was_cut_short(tmp_path: Path) -> None:
-    files = _write(tmp_path, _predictions())
-    files.detailed.write_text("img_name,true_label,predicted_label,probabilities\n")
-    with pytest.raises(HistobenchError, match="has 0 rows"):
         _ = load_runs(tmp_path)[0].predictions
 
 
-def test_predictions_that_were_cut_at_a_line_end_are_refused(tmp_path: Path) -> None:
-    files = _write(tmp_path, _predictions())
-    lines = files.detailed.read_text().splitlines(keepends=True)
-    files.detailed.write_text("".join(lines[:-2]))
-    (run,) = load_runs(tmp_path)
-    with pytest.raises(
-        HistobenchError, match=r"has 3 rows, but KNN_complete_results\.json was computed from 5"
-    ):
-        _ = run.predictions
-
-
-def test_predictions_that_were_changed_are_refused(tmp_path: Path) -> None:
-    files = _write(tmp_path, _predictions())
-    text = files.detailed.read_text()
-    files.detailed.write_text(text.replace(",0,", ",1,", 1))
-    assert files.detailed.read_text() != text
-    (run,) = load_runs(tmp_path)
-    with pytest.raises(HistobenchError, match=r"is not the file that KNN_complete_results\.json"):
-        _ = run.predictions
-
-
-def test_results_from_before_the_checksum_are_read_and_their_rows_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEADER, "is not the file that KNN_complete_results.json was computed from (0 rows instead of 5)"),
+        (-2, "(3 rows instead of 5)"),
+        ((",0,", ",1,"), "(checksum)"),
+    ],
+)
+@pytest.mark.parametrize("checksum", [True, False])  # other tools write none
+def test_predictions_that_were_cut_short_or_changed_are_refused(
+    tmp_path: Path, text: str | int | tuple[str, str], message: str, checksum: bool
+) -> None:
     files = _write(tmp_path, _predictions())
     content = json.loads(files.complete.read_text())
-    del content["additional_info"]["predictions_file"]
+    if not checksum:
+        del content["additional_info"]["predictions_file"]
     files.complete.write_text(json.dumps(content))
-    assert len(load_runs(tmp_path)[0].predictions) == 5
-    lines = files.detailed.read_text().splitlines(keepends=True)
-    files.detailed.write_text("".join(lines[:-1]))
-    with pytest.raises(HistobenchError, match="has 4 rows"):
-        _ = load_runs(tmp_path)[0].predictions
+    (run,) = load_runs(tmp_path)
+    written = files.detailed.read_text()
+    if isinstance(text, int):
+        text = "".join(written.splitlines(keepends=True)[:text])
+    elif isinstance(text, tuple):
+        text = written.replace(*text, 1)
+        message = message if checksum else ""
+    files.detailed.write_text(text)
+    if message:
+        with pytest.raises(HistobenchError, match=rf"KNN_detailed_results\.csv.*{re.escape(message)}"):
+            _ = run.predictions
+    else:
+        assert len(run.predictions) == 5
 
 
 def test_other_line_ends_are_no_damage(tmp_path: Path) -> None:
@@ -255,9 +252,7 @@ def test_other_line_ends_are_no_damage(tmp_path: Path) -> None:
     assert len(load_runs(tmp_path)[0].predictions) == 5
 
 
-def test_a_table_that_lacks_a_result_is_made_again_whatever_the_times_of_files_are(
-    tmp_path: Path,
-) -> None:
+def test_a_table_that_lacks_a_result_is_made_again_whatever_the_times_of_files_are(tmp_path: Path) -> None:
     _write(tmp_path, _predictions())
     late = _write(tmp_path, _predictions(), task="Proto").complete
     hidden = late.rename(tmp_path / "hidden")  # another machine wrote it, and the disk does not show it yet

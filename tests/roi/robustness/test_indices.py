@@ -17,7 +17,7 @@ from histobench.roi.robustness.indices import (
     margin_aware_index,
     robustness_index,
 )
-from histobench.roi.robustness.site_neighbours import distances, find_neighbours
+from histobench.roi.robustness.site_neighbours import find_neighbours, norms_of, pair_distances
 
 croma = pytest.importorskip("croma", reason="croma is not installed")
 logging.getLogger("croma").setLevel(logging.ERROR)
@@ -98,24 +98,24 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "_PRODUCTS", 17 * len(x))
     parts = find_neighbours(x, label, site, group, k=20, m=5)
     assert (whole.index == parts.index).all()
-    assert np.array_equal(whole.so, parts.so)
+    assert np.array_equal(whole.so.distance, parts.so.distance)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 40])
 def test_neighbours_equal_a_slow_loop_even_among_copies(copies: int) -> None:
-    """Many exact copies are more than float32 can order; they are ordered as they come."""
     x, label, site, group = _made(3, n=120)
     x = np.repeat(x[: len(x) // copies], copies, axis=0)[:120].astype(np.float32)
     label, site, group = label[: len(x)], site[: len(x)], group[: len(x)]
     near = find_neighbours(x, label, site, group, k=9, m=3)
-    apart = distances(x, near.index)
+    norms = norms_of(x)
     unit = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     for i in range(len(x)):
         others = [j for j in range(len(x)) if group[j] != group[i]]
         distance = {j: min(max(1 - float(unit[i] @ unit[j]), 0), 2) for j in others}
         ranked = sorted(others, key=lambda j: distance[j])[:9]
-        assert np.allclose(apart[i], [distance[j] for j in ranked], atol=1e-12)
+        apart = pair_distances(x, norms, np.full(9, i), near.index[i].astype(np.int64))
+        assert np.allclose(apart, [distance[j] for j in ranked], atol=1e-12)
         for name, same_label in (("so", True), ("os", False)):
             kind = [
                 j
@@ -123,7 +123,7 @@ def test_neighbours_equal_a_slow_loop_even_among_copies(copies: int) -> None:
                 if (label[j] == label[i]) == same_label and (site[j] == site[i]) != same_label
             ]
             nearest = sorted(distance[j] for j in kind)[:3]
-            assert np.allclose(getattr(near, name)[i][: len(nearest)], nearest, atol=1e-12)
+            assert np.allclose(getattr(near, name).distance[i][: len(nearest)], nearest, atol=1e-12)
 
 
 def test_a_set_without_crossed_sites_has_no_margin() -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
+from histobench.roi.evaluation.robustness_task import RobustnessOptions, protocols
+from histobench.roi.protocols.linear_probe import linear_probe
 from histobench.roi.robustness import indices
 from histobench.roi.robustness.indices import (
     candidates_for,
@@ -21,9 +24,7 @@ from histobench.roi.robustness.indices import (
     robustness_index,
     sums_without,
 )
-from histobench.roi.robustness.leaving_out import (
-    units_of,
-)
+from histobench.roi.robustness.leaving_out import units_of
 from histobench.roi.robustness.site_neighbours import find_neighbours
 from histobench.roi.robustness.site_probes import FitWithout, Ints, leave_one_site_out, site_probe
 
@@ -97,11 +98,44 @@ def test_leaving_a_site_out_equals_scikit_learns_leave_one_group_out() -> None:
             balanced_accuracy_score(label[test], guess)
         )
     assert found.worst == min(found.per_site.values())
+    both = (np.arange(192) % 4 == 0) & (group < 24)  # so many patients are at both sites, and not trained on
+    moved = np.where(both, 1 - site, site)
+    train, test = (moved == 0) & (group >= 24), moved == 1
+    guess = KNeighborsClassifier(5).fit(x[train], label[train]).predict(x[test])
+    apart = leave_one_site_out(x, label, moved, group, group, fit).per_site[1]
+    assert apart == pytest.approx(balanced_accuracy_score(label[test], guess))
     for unit in (0, 1, 7):  # a patient that is left out neither trains nor tests
         kept = group != unit
         alone = leave_one_site_out(x[kept], label[kept], site[kept], group[kept], group[kept], fit)
         left = {place: values[unit] for place, values in found.without.items()}
         assert left == pytest.approx(alone.per_site)
+
+
+def test_a_classifier_without_a_unit_is_that_of_the_other_images() -> None:
+    """Centred by the mean of all; class 0 is of one unit alone, and unit 11 has no training image."""
+    draw = np.random.default_rng(3)
+    units, labels = np.repeat(np.arange(11), 10), draw.integers(1, 3, 110)
+    labels[units == 4] = 0
+    x, new = (draw.normal(size=(n, 40)).astype(np.float32) for n in (110, 50))
+    x += draw.normal(size=(3, 40))[labels].astype(np.float32)
+    center = x.astype(np.float64).mean(axis=0)
+    near, queries = ((rows - center) / np.linalg.norm(rows - center, axis=1)[:, None] for rows in (x, new))
+    cosine, y, ten = queries @ near.T, torch.from_numpy(labels), RobustnessOptions(n_neighbors=10)
+    found = {name: fit(x, labels, new, units, 12) for name, fit in protocols(3, ten, []).items()}
+    for unit in range(12):
+        kept = np.flatnonzero(units != unit)
+        places = np.argsort(-cosine[:, kept], axis=1)[:, :10]
+        votes = [np.bincount(row, minlength=3).argmax() for row in labels[kept][places]]
+        present = np.unique(labels[kept])
+        means = np.stack([near[kept][labels[kept] == k].mean(axis=0) for k in present])
+        apart = np.linalg.norm(queries[:, None] - means, axis=2)
+        given = torch.from_numpy(x[kept]), y[kept], torch.from_numpy(new)
+        expected = {"knn": votes, "prototype": present[apart.argmin(axis=1)]}
+        expected["linear_probe"] = linear_probe(*given, n_classes=3).predicted
+        for name, (full, left) in found.items():
+            assert (left[unit] == expected[name]).mean() > 0.97, (name, unit)
+            assert (left[11] == full).all()
+    assert all((left != full).any() for full, left in found.values())
 
 
 def test_sets_that_cannot_be_measured_say_why() -> None:
@@ -135,7 +169,7 @@ def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
     x = draw.normal(size=(320, 6)) + pull * draw.normal(size=(16, 6))[group]
     x = (x + draw.normal(size=(2, 6))[label] + draw.normal(size=(2, 6))[site]).astype(np.float32)
     units = units_of(group, most=most).of_image
-    near = find_neighbours(x, label, site, group, k=k, m=3, sizes=[k], units=units)
+    near = find_neighbours(x, label, site, group, k=k, m=3, units=units)
     plain = robustness_index(near, label, site, k=k)
     weighted = margin_aware_index(near, x, label, site, k=k)
     data = (x, label, site, group, units)
@@ -144,7 +178,7 @@ def test_a_left_out_group_is_gone_as_query_and_as_neighbour(
     for unit in range(int(units.max()) + 1):
         kept = units != unit
         rest = (label[kept], site[kept])
-        again = find_neighbours(x[kept], *rest, group[kept], k=k, m=3, sizes=[k])
+        again = find_neighbours(x[kept], *rest, group[kept], k=k, m=3)
         assert values[0][unit] == pytest.approx(robustness_index(again, *rest, k=k).value)
         judge = margin_aware_index(again, x[kept], *rest, k=k, tau=weighted.tau)
         assert values[1][unit] == pytest.approx(judge.value, abs=1e-5)
@@ -172,11 +206,11 @@ def test_k_without_a_group_is_the_one_chosen_from_the_other_images(
     x = draw.normal(size=(180, 6)) + 0.5 * draw.normal(size=(classes, 6))[label]
     x = (x + draw.normal(size=(2, 6))[site]).astype(np.float32)
     units, sizes = units_of(group, most=most).of_image, candidates_for(120)
-    near = find_neighbours(x, label, site, group, k=max(sizes), m=1, sizes=sizes, units=units)
+    near = find_neighbours(x, label, site, group, k=max(sizes), m=1, units=units)
     found = chosen_without(near, label, sizes, units)
     assert len(set(found.tolist())) > 1
     for unit, k in enumerate(found):
         kept = units != unit
         rest = (label[kept], site[kept], group[kept])
-        again = find_neighbours(x[kept], *rest, k=max(sizes), m=1, sizes=sizes)
+        again = find_neighbours(x[kept], *rest, k=max(sizes), m=1)
         assert k == choose_k(again, label[kept], sizes)[0]

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from builders import feature_set
+from comparison_runs import write_robust
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
-from histobench.roi.comparison.robustness_tables import robustness_grid, robustness_tables, summarise
+from histobench.roi.comparison.robustness_tables import SHOWN, robustness_tables, summarise
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
-from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
+from histobench.roi.evaluation.robustness_task import RobustnessOptions, protocols, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
-from histobench.roi.metrics.left_out import auroc_left_out
+from histobench.roi.plan.summary import robustness_overview
 from histobench.roi.results.robustness_files import load_robustness
+from histobench.roi.robustness.indices import candidates_for
 from histobench.roi.robustness.leaving_out import measured, site_probe_without, units_of
-from histobench.roi.robustness.site_probes import SiteProbe
+from histobench.roi.robustness.pack import PackWork, Tissue
+from histobench.roi.robustness.site_probes import SiteProbe, leave_one_site_out
 
 QUICK = RobustnessOptions()
 CLASSES = ("tumour", "normal")
@@ -55,6 +60,26 @@ def test_the_pull_of_the_site_shows_in_every_measure() -> None:
     assert 0.8 < worst <= mean  # type: ignore[operator]
 
 
+def test_intervals_know_the_worst_site_and_the_choice_of_k() -> None:
+    features = made(site_pull=2.0)
+    group, site = np.repeat(np.arange(24), 4), np.repeat(np.arange(24), 4) % 2
+    tissue = Tissue(features.labels.numpy(), site, group, CLASSES, ("A", "B"))
+    work, fit = PackWork(features.embeddings.numpy(), tissue), protocols(2, QUICK, [])["knn"]
+    work.new_site("knn", fit)
+    of_sites = leave_one_site_out(work.features, tissue.labels, site, group, group, fit).without.values()
+    for word, values in (("mean", np.mean([*of_sites], axis=0)), ("worst", np.min([*of_sites], axis=0))):
+        np.testing.assert_allclose(work.measures[f"new_site_knn_{word}"].left_out, values)
+    work.indices(None)
+    best, found = work.details["k"], {}
+    for k in candidates_for(96):
+        fixed = PackWork(work.features, tissue)
+        fixed.indices(k)
+        found[k] = fixed.measures["robustness_index"]
+    jumps = work.measures["robustness_index"].left_out - found[best].left_out
+    moves = [(found[k].value - found[best].value) / 2 for k in found]
+    assert np.abs(jumps[:, None] - moves).min(axis=1).max() < 1e-12 < np.abs(jumps).max()
+
+
 def test_what_cannot_be_measured_says_why() -> None:
     features = made()
     alike = replace(features, sites={"scanner": tuple("AB"[k] for k in features.labels.tolist())})
@@ -64,7 +89,9 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert "crossed" in (result.pack.measures["croma_median"].reason or "")
     for name in ("robustness_index", "robustness_index_k11", "margin_aware_index"):
         assert result.pack.measures[name].value is None  # a 0 of the data is none of the encoder
-        assert "no class comes from two sites" in (result.pack.measures[name].reason or "")
+        assert "no image has one of its class at another site in another group" in (
+            result.pack.measures[name].reason or ""
+        )
     assert "no site can be left out" in (result.pack.measures["new_site_knn_mean"].reason or "")
     assert result.pack.measures["new_site_knn_mean"].value is None
     one_site = robustness_by(replace(features, sites={"scanner": ("A",) * 96}), "scanner", CLASSES, QUICK)
@@ -108,24 +135,6 @@ def test_a_column_with_one_site_has_no_number_and_costs_the_others_nothing(
     assert main([*command, "--column", "scanner", "--column", "hospital"]) == 1
 
 
-def auroc_without(scores: np.ndarray, truth: np.ndarray, units: np.ndarray) -> np.ndarray:
-    return auroc_left_out(np.stack([-scores, scores], axis=1), truth.astype(int), units)[1]
-
-
-@pytest.mark.parametrize("digits", [1, 9])
-def test_the_auroc_without_a_group_is_scikit_learns(digits: int) -> None:
-    """With and without ties."""
-    from sklearn.metrics import roc_auc_score
-
-    draw = np.random.default_rng(1)
-    scores, truth = draw.random(60).round(digits), draw.random(60) < 0.4
-    units = np.append(draw.integers(0, 7, 59), 8)  # the eighth has no image
-    judge = [roc_auc_score(truth[units != unit], scores[units != unit]) for unit in range(9)]
-    assert auroc_without(scores, truth, units) == pytest.approx(judge, abs=1e-12)
-    one_kind = auroc_without(scores, truth, truth.astype(np.int64))
-    assert np.isnan(one_kind).all()
-
-
 def test_the_site_probe_without_a_group_is_that_of_the_other_images() -> None:
     from sklearn.metrics import roc_auc_score
 
@@ -158,29 +167,44 @@ def test_the_task_writes_one_file_per_column_and_is_not_done_twice(tmp_path: Pat
     assert "name no site" in skipped["Robustness"]
 
 
-@pytest.mark.slow
-def test_encoders_are_compared_in_pairs_over_the_same_groups(tmp_path: Path) -> None:
-    for encoder, pull in (("steady", 0.0), ("swayed", 9.0)):
-        for split in ("train", "test"):
-            features = made(encoder=encoder, site_pull=pull, split=split)
-            save(features, tmp_path / "features" / f"{encoder}_{split}.pt")
-    command = ["robustness", str(tmp_path / "features"), "-o", str(tmp_path / "r")]
-    assert main(command) == 0
-    (table,) = robustness_tables(load_robustness(tmp_path / "r"))
-    assert [pack.encoder for pack in table.packs] == ["steady", "swayed"]
-    pair = next(pair for pair in table.pairs if pair.measure == "robustness_index")
-    assert (pair.first, pair.second) == ("steady", "swayed")
-    assert 0 < pair.low < pair.difference < pair.high  # type: ignore[operator]
-    assert pair.p_holm is not None
-    assert pair.p_holm < 0.05
-    text = robustness_grid(table).rows[0]
-    assert text[0] == "steady"
-    assert "[" in text[1]
-    written = json.loads((tmp_path / "r" / "robustness.json").read_text())
-    assert written["tables"][0]["encoders"]["steady"]["measures"]["robustness_index"]["value"] > 0.5
-    (tmp_path / "r" / "set" / "steady" / "Robustness" / "scanner_robustness_left_out.npz").write_bytes(b"x")
+def test_all_encoders_are_paired_corrected_and_marked_measure_by_measure(tmp_path: Path) -> None:
+    draw, shared = np.random.default_rng(0), np.random.default_rng(1).normal(0, 0.05, 16)
+    for encoder, quality in (("poor", 0.55), ("best", 0.66), ("fair", 0.61)):
+        rows = {
+            name: np.clip(level + shared + draw.normal(0, 0.06, 16), 0, 1)
+            for name, level in (("robustness_index", quality), ("site_probe_auroc", 1.3 - quality))
+        }
+        write_robust(tmp_path, encoder, "scanner", {**rows, "croma_median": rows["robustness_index"] - 0.7})
+    (table,) = robustness_tables(load_robustness(tmp_path))
+    assert [pack.encoder for pack in table.packs] == ["best", "fair", "poor"]
+    marks = {column.task: column.cells for column in robustness_overview(table).columns}
+    for name, heading, more in SHOWN:
+        pairs = {frozenset((pair.first, pair.second)): pair for pair in table.pairs if pair.measure == name}
+        if not pairs:
+            continue
+        values = {pack.encoder: pack.value(name) for pack in table.packs}
+        without = {pack.encoder: pack.left_out()[name] for pack in table.packs}
+        best = (max if more else min)(values, key=values.__getitem__)
+        for pair in pairs.values():
+            assert pair.difference == pytest.approx(values[pair.first] - values[pair.second])
+            apart = without[pair.first] - without[pair.second]
+            error = np.sqrt(15 * apart.var())
+            if name == "croma_median":  # nothing is added to the spread of a contrast
+                assert pair.p == pytest.approx(2 * stats.t.sf(abs(pair.difference) / error, 15), abs=0.02)
+            assert (pair.low <= 0 <= pair.high) == (pair.p >= 0.05)
+            assert pair.low + pair.high == pytest.approx(2 * pair.difference)
+        adjusted = multipletests([pair.p for pair in pairs.values()], method="holm")[1]
+        assert [pair.p_holm for pair in pairs.values()] == pytest.approx(adjusted)
+        for encoder, cell in marks[heading].items():
+            worse = encoder != best and pairs[frozenset((encoder, best))].p_holm <= 0.05
+            assert (cell.value, cell.mark) == (values[encoder], "" if worse else "*")
+        assert {cell.mark for cell in marks[heading].values()} == {"", "*"}
+    assert summarise(tmp_path) == (table,)
+    written = json.loads((tmp_path / "robustness.json").read_text())
+    assert written["tables"][0]["differences"] == [asdict(pair) for pair in table.pairs]
+    (tmp_path / "best" / "Robustness" / "scanner_robustness_left_out.npz").write_bytes(b"x")
     with pytest.raises(HistobenchError, match="damaged"):
-        summarise(tmp_path / "r")
+        summarise(tmp_path)
 
 
 def test_features_without_sites_are_an_error_that_says_what_to_do(
@@ -193,7 +217,7 @@ def test_features_without_sites_are_an_error_that_says_what_to_do(
 
 def test_a_value_that_is_not_defined_without_a_group_has_no_interval() -> None:
     units, left = units_of(np.arange(30)), np.linspace(0.4, 0.6, 30)
-    assert measured(0.5, left, units).low is not None
+    assert not any(measured(0.5, left[:n], units_of(np.arange(n))).low is None for n in (5, 30))
     left[3] = np.nan
     unknown = measured(0.5, left, units)
     assert (unknown.value, unknown.low, unknown.left_out) == (0.5, None, None)

@@ -16,7 +16,7 @@ from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.robustness.registered_pairs import joined_groups
+from histobench.roi.robustness.registered_pairs import joined_groups, register
 
 QUICK = RobustnessOptions()
 CLASSES = ("tumour", "normal")
@@ -161,6 +161,10 @@ def test_what_pairs_cannot_say_is_said() -> None:
         result = robustness_by(changed(features, sites), "pair", CLASSES, QUICK)
         assert why in result.reason
         assert result.pack.measures["pair_score"].reason == result.reason
+
+
+def test_a_column_of_sites_may_be_called_place() -> None:
+    assert len(register(["a", "a", "b", "b"], {"place": ["x", "y", "x", "y"]}).rows) == 4
 
 
 def test_groups_that_share_a_place_are_drawn_together() -> None:

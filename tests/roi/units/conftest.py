@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,31 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from histobench.core.progress import Silent
+from builders import encoder_file
 from histobench.roi.comparison.tidy_rows import read_rows
-from histobench.roi.units.roi_run import KINDS, RoiRun
-from histobench.roi.units.unit_worker import UnitWorker
-from histobench.work.engines import Display
-from histobench.work.loop import Agenda
-from histobench.work.run_folder import RunFolder
 
-ENCODERS = """
-import torch
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.transform import TransformSpec
-
-
-class Colour(BasePatchEncoder):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.eval_transforms = TransformSpec(resize=24, crop=24)
-        self.embed_dim = 12
-        self.net = torch.nn.Conv2d(3, 12, 5, stride=3)
-
-    def forward(self, images):
-        return self.net(images).relu().mean(dim=(2, 3))
-
+NET = "self.net(images).relu().mean(dim=(2, 3))"
+ENCODERS = f"""
+{encoder_file("Colour", NET, size=24, dim=12, net="torch.nn.Conv2d(3, 12, 5, stride=3)")}
 
 class Edge(Colour):
     def __init__(self):
@@ -43,41 +23,6 @@ class Edge(Colour):
         torch.manual_seed(1)
         self.net = torch.nn.Conv2d(3, 12, 3, stride=2)
 """
-
-
-class RandomHands:
-    """Units as on a cluster: any that can be done, by any of three workers; by up to `at_once` of them."""
-
-    name = "hands"
-
-    def __init__(self, seed: int = 0, until: str = "", rounds: int = 200, at_once: int = 2) -> None:
-        self._rng = random.Random(seed)
-        self._until = until
-        self._rounds = rounds
-        self._at_once = at_once
-
-    def check(self) -> None:
-        pass
-
-    def run(self, folder: RunFolder, display: Display) -> bool:
-        workers = [UnitWorker(RoiRun(folder.path), Silent()) for _ in range(3)]
-        kinds = KINDS[: KINDS.index(self._until)] if self._until else KINDS
-        for _ in range(self._rounds):
-            batches = list(Agenda(RoiRun(folder.path)).ready(kinds))
-            if not batches:
-                break
-            batch = self._rng.choice(batches)
-            for worker in self._rng.sample(workers, self._rng.randint(1, self._at_once)):
-                worker.perform(batch)
-        for worker in workers:
-            worker.close()
-        return not self._until
-
-
-@pytest.fixture
-def hands() -> type[RandomHands]:
-    """An engine that does units in no order."""
-    return RandomHands
 
 
 DATE = re.compile(rb'"\d{4}-\d\d-\d\dT[\d:+.Z-]+"')

@@ -22,10 +22,7 @@ def units_of(datasets: int, encoders: int) -> list[Unit]:
         for encoder in map(str, range(encoders)):
             features = Unit("features", dataset, encoder, {}, (prepare.id,))
             tasks = [{"preset": "uni", "task": task} for task in ("KNN", "Proto")]
-            units += [
-                features,
-                *(Unit("evaluate", dataset, encoder, spec, (features.id,)) for spec in tasks),
-            ]
+            units += [features, *(Unit("evaluate", dataset, encoder, spec, (features.id,)) for spec in tasks)]
         for task in ("KNN", "Proto"):
             needs = [unit.id for unit in units if unit.dataset == dataset and unit.spec.get("task") == task]
             units.append(Unit("compare", dataset, "", {"preset": "uni", "task": task}, tuple(needs)))
@@ -61,43 +58,32 @@ def ready_by_looking_at_everything(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_two_that_share_a_run_do_every_unit_in_its_turn(tmp_path: Path, seed: int) -> None:
-    """Each takes batches as a driver of a cluster does; some are lost, some are finished by the other."""
+    """Each takes batches in turns; some are lost, and each sees late what the other has done."""
     rng = random.Random(seed)
     path = RoiRun.create(tmp_path, {}, units_of(3, 2)).path
-    drivers = [(RoiRun(path), Agenda(RoiRun(path))) for _ in range(2)]
-    held: list[list[list[Unit]]] = [[], []]
+    workers = [(folder := RoiRun(path), Agenda(folder)) for _ in range(2)]
     for _ in range(2000):
-        which = rng.randrange(2)
-        folder, agenda = drivers[which]
+        folder, agenda = workers[rng.randrange(2)]
         if agenda.is_stale or rng.random() < 0.1:
             agenda.refresh()
-        if not agenda.left and not held[which]:
-            break
-        ready = next(agenda.ready(KINDS), [])
-        if ready and rng.random() < 0.6:
-            batch = ready[: rng.randint(1, 3)]
-            undone = {unit.id for unit in batch if RoiRun(path).output(unit.id) is None}
-            assert undone <= ready_by_looking_at_everything(path)
-            agenda.take(batch)
-            held[which].append(batch)
-        elif held[which]:
-            batch = held[which].pop(rng.randrange(len(held[which])))
-            if rng.random() < 0.8:  # else the worker was lost
-                for unit in batch:
-                    if unit.kind == "prepare":
-                        write_lines(path / "shards" / f"{unit.id}.jsonl", shards_of(unit))
-                    folder.finish(unit)
-            agenda.note(batch)
-        else:
-            agenda.is_stale = True
+        batch = next(agenda.ready(KINDS), [])[: rng.randint(1, 3)]
+        if not batch:
+            agenda.is_stale = bool(agenda.left)
+            continue
+        undone = {unit.id for unit in batch if RoiRun(path).output(unit.id) is None}
+        assert undone <= ready_by_looking_at_everything(path)
+        if rng.random() < 0.8:  # else the worker was lost
+            for unit in batch:
+                if unit.kind == "prepare":
+                    write_lines(path / "shards" / f"{unit.id}.jsonl", shards_of(unit))
+                folder.finish(unit)
+        agenda.note(batch)
     end = RoiRun(path)
     end.refresh()
     assert len(end.units()) == 3 * (1 + 10 + 6 + 2)
     assert {end.state(unit.id) for unit in end.units()} == {"done"}
-    assert ready_by_looking_at_everything(path) == set()
 
 
 def test_a_worker_does_not_read_what_others_write_while_it_works(
@@ -110,12 +96,12 @@ def test_a_worker_does_not_read_what_others_write_while_it_works(
     folder.finish(units[1], files=[gone])
     gone.unlink()
     agenda, read = Agenda(other := RoiRun(folder.path)), []
-    assert agenda.left == 19  # what was there before is read, and counts with its files
+    assert len(agenda.left) == 19  # what was there before is read, and counts with its files
     for unit in units:
         folder.finish(unit)
     monkeypatch.setattr(run_folder, "read_note", lambda path: read.append(path))
     agenda.refresh()
-    assert (agenda.left, read) == (0, [])
+    assert (agenda.left, read) == (set(), [])
     assert other.output(units[2].id) is None  # who needs the content reads it
     assert len(read) == 1
 

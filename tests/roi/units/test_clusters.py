@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from cluster_faults import FAULTS, Harness  # the command does the same with random faults
+from cluster_faults import FAULTS, Harness
 from histobench.cli.main import main
 from histobench.mint.sandbox import active_backend
 from two_nodes import LIMIT, SlurmCluster, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
-#: The case of `make test`, and those of the nightly tier: every fault on the engine that it hurts more.
-SAMPLE = ("slurm", "agents", "sbatch")
+#: Every fault on the engine that it hurts more.
 CASES = [
-    SAMPLE,
+    ("slurm", "agents", "sbatch"),
     ("slurm", "agents", "late sbatch"),
     ("slurm", "roi", "worker kill"),
     ("slurm", "roi", "worker stop"),
@@ -31,14 +30,11 @@ CASES = [
     ("slurm", "agents", "cancel"),
     ("slurm", "agents", "two drivers"),
     ("slurm", "roi", "damage"),
-    ("slurm", "roi", "late files"),
     ("ray", "roi", "driver kill"),
     ("ray", "roi", "driver term"),
     ("ray", "agents", "driver stop"),
     ("ray", "agents", "worker term"),
     ("ray", "roi", "node"),
-    ("ray", "roi", "late files"),
-    ("ray", "roi", "read-only"),
     ("ray", "roi", "head"),
 ]
 CONSULT = ["consult", "run", "--agent", "policy:always-trust", "--arms", "none,strong", "--cache", "none"]
@@ -75,10 +71,7 @@ def test_every_fault_has_a_case() -> None:
     assert {fault for _, _, fault in CASES} == {fault for faults in FAULTS.values() for fault in faults}
 
 
-@pytest.mark.parametrize(
-    ("engine", "track", "fault"),
-    [pytest.param(*case, marks=[] if case == SAMPLE else [pytest.mark.nightly]) for case in CASES],
-)
+@pytest.mark.parametrize(("engine", "track", "fault"), CASES)
 def test_after_a_fault_the_repeated_command_gives_what_one_process_gives(
     cluster: Callable[[str], Harness], engine: str, track: str, fault: str
 ) -> None:
@@ -91,7 +84,6 @@ def test_after_a_fault_the_repeated_command_gives_what_one_process_gives(
     pytest.skip(f"{fault} met nothing three times")
 
 
-@pytest.mark.nightly
 def test_nodes_without_memory_end_the_command_with_an_error(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'histobench[ray]'")
     harness = Harness("ray", tmp_path)
@@ -105,7 +97,6 @@ def test_nodes_without_memory_end_the_command_with_an_error(tmp_path: Path) -> N
         harness.made.stop()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("engine", FAULTS)
 def test_two_nodes_give_what_one_process_gives(
     cluster: Callable[[str], Harness], tmp_path: Path, engine: str

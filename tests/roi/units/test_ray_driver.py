@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from histobench.roi.units.roi_run import RoiRun
 from histobench.work import engines as engine
 from histobench.work.engines import Display
-from histobench.work.run_folder import HUNG, Unit
+from histobench.work.run_folder import Unit
 
 
 def test_idle_workers_tidy_up_at_the_same_time_and_have_one_limit(
@@ -24,21 +24,19 @@ def test_idle_workers_tidy_up_at_the_same_time_and_have_one_limit(
     asked: list[Any] = []
 
     def actor(name: str) -> Any:
-        return SimpleNamespace(
-            name=name, close=SimpleNamespace(remote=lambda: asked.append(f"close {name}") or name)
-        )
+        closing = SimpleNamespace(remote=lambda: asked.append(f"close {name}") or name)
+        return SimpleNamespace(name=name, close=closing)
 
     def wait(tasks: list[str], *, num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
         asked.append((tuple(tasks), num_returns, timeout))
         return tasks[:1], tasks[1:]  # the others do not come to an end
 
-    monkeypatch.setitem(
-        sys.modules, "ray", SimpleNamespace(wait=wait, kill=lambda actor: asked.append(f"kill {actor.name}"))
-    )
+    ray = SimpleNamespace(wait=wait, kill=lambda actor: asked.append(f"kill {actor.name}"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
     driver = engine._Driver(RoiRun.create(tmp_path, {}, []), Display(), {})
-    slots = [engine._Slot((), {}, actor(name), is_open=True) for name in "abcd"]
+    slots = [engine._Slot((), {}, actor(name), process=("host", 1)) for name in "abcd"]
     slots[2].task = object()  # is at work
-    slots[3].is_open = False  # has not answered yet
+    slots[3].process = None  # has not answered yet
     slots.append(engine._Slot((), {}))  # has no actor
     driver._end(slots)
     assert asked == [
@@ -46,32 +44,44 @@ def test_idle_workers_tidy_up_at_the_same_time_and_have_one_limit(
         "kill a", "kill b", "kill c", "kill d",
     ]  # fmt: skip
     assert [slot.actor for slot in slots] == [None] * 5
-    asked.clear()
-    driver._end(slots)
-    assert asked == []
 
 
-@pytest.mark.parametrize(("seconds", "killed"), [(HUNG + 1, ["b"]), (HUNG / 2, [])])
+@pytest.mark.parametrize("hangs", [True, False])
 def test_a_worker_that_hangs_is_ended_so_that_another_does_its_units(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, killed: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
-    asked: list[Any] = []
-
-    def wait(tasks: list[str], *, num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
-        return [], tasks
-
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(wait=wait, kill=asked.append))
-    unit = Unit("network", "d", "e", {})
-    driver = engine._Driver(RoiRun.create(tmp_path, {}, [unit]), Display(), {})
-    now = time.monotonic()
+    killed: list[Any] = []
+    ray = SimpleNamespace(wait=lambda tasks, **_: ([], tasks), kill=killed.append)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(engine, "PAUSE", 0.0)
+    folder = RoiRun.create(tmp_path, {}, [unit := Unit("network", "d", "e", {})])
+    claim = folder.claim(unit)
+    assert claim is not None
+    if hangs:  # it is not renewed any more
+        os.utime(folder.path / "claims" / f"{unit.id}.json", (1.0, 1.0))
+    driver = engine._Driver(folder, Display(), {})
+    here = (socket.gethostname(), os.getpid())
     driver._slots = [
-        engine._Slot((), {}, name, is_open=True, task=f"task {name}", batch=[unit], began=began)
-        for name, began in (("a", now), ("b", now - seconds))
+        engine._Slot((), {}, name, task=f"task {name}", process=process)
+        for name, process in (("a", ("elsewhere", os.getpid())), ("b", here))
     ]
-    driver._wait()
-    assert asked == killed
+    driver._wait({unit.id: unit})
+    claim.release()
+    assert killed == (["b"] if hangs else [])
 
 
+def test_a_worker_that_dies_at_work_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = SimpleNamespace(RayActorError=KeyError, OutOfMemoryError=MemoryError, RayTaskError=ValueError)
+    done: dict[str, Any] = {"wait": lambda tasks, **_: (tasks, []), "get": {}.__getitem__, "kill": print}
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(**done, exceptions=errors))
+    monkeypatch.setattr(engine, "PAUSE", 0.0)
+    driver = engine._Driver(RoiRun.create(tmp_path, {}, []), Display(), {})
+    driver._slots = [slot := engine._Slot((), {}, "actor", "task", ("host", 1))]
+    driver._wait({})
+    assert slot.actor is None
+
+
+@pytest.mark.slow
 def test_a_head_that_is_gone_ends_the_command_in_words(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,19 +12,15 @@ from typing import Any, TextIO
 from histobench.core.text import shown
 from histobench.mint.agents.client import Endpoint
 from histobench.mint.agents.completion import Completion, Usage
-from histobench.mint.agents.provenance import turn_record
 from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
 from histobench.mint.messages.parts import Message, ToolSpec
 
-#: A line of this alone ends what a person writes.
 END = "."
 
 
 @dataclass(frozen=True)
 class EpisodeKey:
-    """Which episode of a cell: the task, and the how-manieth time it is played."""
-
     dataset: str
     task_id: Any
     repeat: int = 1
@@ -32,21 +28,17 @@ class EpisodeKey:
 
 @dataclass(frozen=True)
 class EpisodeLimits:
-    """What one episode may take of the model under test; None is no limit."""
-
     tokens: int | None = None
     cost: float | None = None  # dollars
     seconds: float | None = None
 
 
 class EpisodeAgent(ABC):
-    """Writes the messages of one episode and keeps its accounts."""
-
     #: Tokens of this episode, answers from the cache included.
     usage: Usage = Usage()
     #: Dollars paid for it now (answers from the cache are free); `None` when a price is unknown.
     cost: float | None = 0.0
-    #: The record of each turn (`provenance.turn_record`), and the sets of functions that it refers to.
+    #: The record of each turn (`Completion.turn_record`), and the sets of functions that it refers to.
     turns: Sequence[Mapping[str, Any]] = ()
     function_sets: Sequence[Sequence[Mapping[str, Any]]] = ()
 
@@ -58,7 +50,6 @@ class EpisodeAgent(ABC):
 class Player(ABC):
     """A model (or a person, or a recording) under test."""
 
-    #: The name in result folders and tables.
     name: str
     #: Episodes at a time that it can play; `None` is any number.
     max_concurrency: int | None = None
@@ -128,11 +119,10 @@ class _EndpointAgent(EpisodeAgent):
         return completion.message if completion.parts or completion.ending else completion.text
 
     def _note(self, completion: Completion, messages: int, functions: Sequence[ToolSpec]) -> None:
-        """Enter an answer in the accounts and in the record, empty answers before it included."""
         self.usage += completion.usage + completion.discarded
         cost = 0.0 if completion.cached else self._endpoint.cost(completion)
         self.cost = None if cost is None or self.cost is None else self.cost + cost
-        record = {"messages": messages, **turn_record(completion, cost)}
+        record = {"messages": messages, **completion.turn_record(cost)}
         if functions:
             specs = [asdict(spec) for spec in functions]
             if specs not in self.function_sets:
@@ -144,7 +134,6 @@ class _EndpointAgent(EpisodeAgent):
             self._known = (messages, completion.usage.prompt_tokens)
 
     def _check_limits(self, most: tuple[int, int]) -> None:
-        """Raise where the next answer could pass a limit of the episode."""
         limits, price = self._limits, self._endpoint.price
         used = self.usage.total_tokens
         if limits.tokens is not None and used + sum(most) > limits.tokens:
@@ -153,19 +142,14 @@ class _EndpointAgent(EpisodeAgent):
         if limits.cost is not None and price is not None and self.cost is not None:
             worst = price.worst(*most)
             if self.cost + worst > limits.cost:
-                why = (
-                    f"${self.cost:.4f} of ${limits.cost:.4f} spent, and the next answer may cost ${worst:.4f}"
-                )
+                why = f"${self.cost:.4f} of ${limits.cost:.4f} spent, and the next may cost ${worst:.4f}"
                 raise RequestRefusedError(f"limit of the episode: {why}", "over_limit")
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise RequestRefusedError(f"limit of the episode: {limits.seconds:g} s are over", "over_limit")
 
 
 class HumanPlayer(Player, EpisodeAgent):
-    """Shows the conversation and reads answers of several lines, ended by a line with a single dot.
-
-    One person plays all episodes, one after the other.
-    """
+    """Shows the conversation and reads answers of several lines, ended by a line with a single dot."""
 
     name = "human"
     max_concurrency = 1
@@ -197,6 +181,5 @@ class HumanPlayer(Player, EpisodeAgent):
 
 
 def _typed(lines: list[str], functions: Sequence[ToolSpec]) -> str | Message:
-    """What a person wrote; people write the text dialect, whatever the loop speaks."""
     text = "\n".join(lines)
     return as_native(text) if functions else text

@@ -42,20 +42,16 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What a string says: the kind, a model or file, and an address where there is one."""
-
     kind: str
     target: str = ""
     base_url: str | None = field(default=None, repr=False)  # may hold a password
 
     @property
     def is_endpoint(self) -> bool:
-        """Whether a model behind HTTP is meant."""
         return self.kind in PROVIDERS
 
     @property
     def folder_name(self) -> str:
-        """The model's name as a folder: the part after its owner."""
         return re.sub(r"[^\w.+-]", "_", self.target.rstrip("/").rsplit("/", 1)[-1])
 
     def api_key(self) -> str | None:
@@ -91,16 +87,9 @@ class AgentSpec:
 
 
 def parse_agent(text: str) -> AgentSpec:
-    """The agent that a string names.
-
-    >>> parse_agent("openai:org/some-model@http://localhost:8000/v1").base_url
-    'http://localhost:8000/v1'
-    >>> str(parse_agent("anthropic:some-model"))
-    'anthropic:some-model'
-    """
     for url in re.split(r"@(?=https?://)", text)[1:]:
         remember_credentials(url)  # before any message repeats them
-    kind, colon, rest = text.strip().partition(":")
+    kind, _, rest = text.strip().partition(":")
     known = (*PROVIDERS, *OTHERS)
     if kind not in known:
         raise HistobenchError(
@@ -108,22 +97,18 @@ def parse_agent(text: str) -> AgentSpec:
         )
     if kind not in PROVIDERS:
         if kind == "replay" and not rest:
-            raise HistobenchError(
-                "replay: needs a file or folder of recordings, as in replay:FILE.k5.jsonl.gz"
-            )
+            raise HistobenchError("replay: needs a file or folder of recordings: replay:FILE.k5.jsonl.gz")
         return AgentSpec(kind, rest)
     # An @ that no address follows belongs to the model's name.
     position = rest.rfind("@http")
     model, address = (rest, "") if position < 0 else (rest[:position], rest[position + 1 :])
     base_url = address or PROVIDERS[kind][0]
-    if not colon or not model:
+    if not model:
         raise HistobenchError(
             f"{redact(text)!r} names no model; write {kind}:MODEL or {kind}:MODEL@http://host/v1"
         )
     if _PASSWORD.search(model):
-        raise HistobenchError(
-            f"the address behind the @ of {redact(kind)}:MODEL@ADDRESS has no scheme; write http:// or https://"
-        )
+        raise HistobenchError(f"{kind}:MODEL@ADDRESS: the address has no scheme; write http:// or https://")
     if base_url is None:
         raise HistobenchError(f"{redact(text)!r} names no address; write {kind}:MODEL@http://host/v1")
     if not _is_address(base_url):  # not repeated: it may hold a password

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sqlite3
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from histobench.core.claim import exclusive
 from histobench.core.errors import HistobenchError
-from histobench.core.files import create_json, files_below, read_note
+from histobench.core.files import create_json, read_note
 from histobench.core.folders import is_shared
 from histobench.core.plain_data import parse_json
 from histobench.mint.agents.completion import Completion, Receipt, Sampling, Usage
@@ -39,31 +36,19 @@ class AnswerCache:
         self._run("CREATE TABLE IF NOT EXISTS answers (request TEXT PRIMARY KEY, answer TEXT, cost REAL)")
 
     def find(self, key: str) -> Completion | None:
-        """The stored answer to a request."""
         row = self._run("SELECT answer FROM answers WHERE request = ?", key)
         return _completion(row[0]) if row else None
 
-    def asking(self, key: str) -> AbstractContextManager[None]:
-        """Ask the request of this key inside; no one else asks the same meanwhile."""
-        return nullcontext()  # one process asks each once
-
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
-        """Store an answer, and what it cost."""
         self._run(
             "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", key, json.dumps(_record(completion)), cost
         )
 
-    def spent(self) -> float:
-        """What all stored answers cost, as far as it is known."""
-        return float(self._run("SELECT total(cost) FROM answers")[0])
-
     def close(self) -> None:
-        """Let go of the file."""
         with self._lock:
             self._database.close()
 
     def _run(self, statement: str, *values: Any) -> Any:
-        """Execute a statement and return its first row."""
         try:
             with self._lock, self._database:
                 return self._database.execute(statement, values).fetchone()
@@ -72,31 +57,16 @@ class AnswerCache:
 
 
 class AnswerFiles(AnswerCache):
-    """The same for several processes, perhaps on several machines: a folder with one file per answer.
-
-    Databases are not safe on every shared disk; a file that is created exclusively is. A request that another
-    process is asking is waited for.
-    """
+    """The same for several processes, perhaps on several machines: a folder with one file per answer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, key: str) -> Completion | None:
-        """Return the stored answer to a request."""
         return _completion((read_note(self._file(key)) or {}).get("answer"))
 
-    def asking(self, key: str) -> AbstractContextManager[None]:
-        """Ask the request of this key inside; no one else asks the same meanwhile."""
-        return nullcontext() if self._file(key).exists() else exclusive(self._file(key).with_suffix(".lock"))
-
     def add(self, key: str, completion: Completion, cost: float | None) -> None:
-        """Store an answer, and what it cost."""
         create_json(self._file(key), {"answer": _record(completion), "cost": cost})
-
-    def spent(self) -> float:
-        """What all stored answers cost, as far as it is known."""
-        notes = (read_note(path) or {} for path in files_below(self._folder, ".json"))
-        return math.fsum(note.get("cost") or 0.0 for note in notes)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -150,16 +120,13 @@ def request_key(
     request: dict[str, Any] = {
         "base_url": base_url,
         "model": model,
-        "messages": [_message_key(message) for message in messages],
+        "messages": [
+            [message.role, message.content, *([[*map(part_record, message.parts)]] if message.parts else [])]
+            for message in messages
+        ],
         "sampling": sampling.as_key(),
         "sample": sample,
     }
     if functions:
         request["functions"] = [asdict(spec) for spec in functions]
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
-def _message_key(message: Message) -> list[Any]:
-    """Pictures by their hashes; a message of text alone as it was before there were parts."""
-    parts = [part_record(part) for part in message.parts]
-    return [message.role, message.content, parts] if parts else [message.role, message.content]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import hashlib
 import json
 import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,18 +21,17 @@ from histobench.mint.agents.completion import (
     Completion,
     MalformedAnswerError,
     ProviderError,
+    Receipt,
     Sampling,
     Usage,
     whole_characters,
 )
 from histobench.mint.agents.costs import CostTracker
 from histobench.mint.agents.prices import Price
-from histobench.mint.agents.provenance import body_bytes, with_receipt
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,
-    Request,
     is_filtered,
     is_too_long,
 )
@@ -52,9 +51,6 @@ HOPELESS = frozenset({401, 402, 403, 404, 405})
 EMPTY_ATTEMPTS = 2
 #: With all of 4xx but 408: the server did not begin to answer.
 _REFUSED = frozenset({503, 529})
-#: Longer answers are not read.
-MAX_ANSWER_BYTES = 32 << 20
-#: So much of an error is read for what it says.
 _READ_CHARS = 16 << 10
 #: What a chat template may put around a message.
 MESSAGE_TOKENS = 32
@@ -62,6 +58,8 @@ MESSAGE_TOKENS = 32
 MOST_IMAGE_TOKENS = 40_000
 #: The most that is added to the limit of an answer for thinking (Anthropic's budgets).
 MOST_THINKING = 16_384
+#: Where the formats put the conversation and the tools, which are stored elsewhere.
+_CONVERSATION = frozenset({"messages", "input", "contents", "system", "systemInstruction", "tools"})
 T = TypeVar("T")
 
 
@@ -82,6 +80,8 @@ class Endpoint:
         identity: str | None = None,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
+        import httpx
+
         self.api = api
         self.sampling = sampling
         self.price = price
@@ -91,14 +91,14 @@ class Endpoint:
         self._limiter = RateLimiter(limits or {})
         self._open_at = 0.0  # no request is sent before this moment: the provider asked for a pause
         self._identity = identity or address_identity(api.base_url)  # in the cache
-        self._concurrency = concurrency
         self._retry = retry
         self._cache = cache
         self._sleep = sleep
-        self._loop = EventLoopThread("endpoint")
-        self._client: httpx.AsyncClient | None = None
-        self._slots: asyncio.Semaphore | None = None
-        self._start = threading.Lock()
+        self._loop = EventLoopThread()
+        self._slots = asyncio.Semaphore(concurrency)
+        connections = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        timeout = httpx.Timeout(retry.answer_timeout, connect=retry.connect_timeout)
+        self._client = httpx.AsyncClient(limits=connections, timeout=timeout)
 
     def ask(
         self,
@@ -109,28 +109,23 @@ class Endpoint:
         most_tokens: tuple[int, int] | None = None,
         deadline: float | None = None,
     ) -> Completion:
-        """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up).
-
-        `most_tokens` are those that may be read and written (default: `bound`); `deadline` is a moment of
-        `time.monotonic` at which no one waits any longer.
-        """
+        """The next message; raises `RequestRefusedError` (too long) or `ProviderError` (given up)."""
         # Stop sequences belong to free text: they would cut the code in a call, or a tag from its end.
         guided = functions or self.sampling.grammar
         sampling = replace(self.sampling, stop=()) if guided else self.sampling
         if sampling.last_grammar and LAST_STEP in messages[-1].content:
             sampling = replace(sampling, grammar=sampling.last_grammar)
         key = request_key(self._identity, self.api.model, messages, sampling, sample, functions)
-        with self._cache.asking(key) if self._cache else nullcontext():
-            known = self._cache.find(key) if self._cache else None
-            if known is not None:
-                return known
-            bound = most_tokens or self.bound(messages, functions)
-            worst = self.price.worst(*bound) if self.price else None
-            question = Question(messages, sampling, functions, deadline, worst)
-            completion = self._loop.run(self._within_time(question))
-            if self._cache:
-                self._cache.add(key, completion, self.cost(completion))
-            return completion
+        known = self._cache.find(key) if self._cache else None
+        if known is not None:
+            return known
+        bound = most_tokens or self.bound(messages, functions)
+        worst = self.price.worst(*bound) if self.price else None
+        question = Question(messages, sampling, functions, deadline, worst)
+        completion = self._loop.run(self._within_time(question))
+        if self._cache:
+            self._cache.add(key, completion, self.cost(completion))
+        return completion
 
     def bound(
         self,
@@ -139,10 +134,7 @@ class Endpoint:
         *,
         known: tuple[int, int] = (0, 0),
     ) -> tuple[int, int]:
-        """The most tokens that a question can take: read and written. No token is shorter than a byte.
-
-        `known`: the first so many messages took so many tokens, functions included.
-        """
+        """The most tokens that a question can take: read and written. No token is shorter than a byte."""
         first, tokens = known
         read = tokens + sum(map(_most_tokens, messages[first:]))
         if not first:
@@ -151,7 +143,6 @@ class Endpoint:
         return read, written + (MOST_THINKING if self.sampling.reasoning_effort else 0)
 
     def cost(self, completion: Completion) -> float | None:
-        """What an answer cost in dollars, with the empty ones before it; `None` where that is unknown."""
         return self.price.of(completion.usage + completion.discarded) if self.price else None
 
     def stop(self) -> None:
@@ -159,10 +150,7 @@ class Endpoint:
         self._loop.cancel_all()
 
     def close(self) -> None:
-        """End the connections."""
-        if self._client is not None:
-            self._loop.run(self._client.aclose())
-            self._client = None
+        self._loop.run(self._client.aclose())
         self._loop.close()
 
     async def _within_time(self, question: Question) -> Completion:
@@ -174,7 +162,6 @@ class Endpoint:
             raise RequestRefusedError("the time of the episode is over", "over_limit") from None
 
     async def _ask(self, question: Question) -> Completion:
-        client, slots = self._connect()
         failures = empty = lessons = 0
         discarded = Usage()
         while True:
@@ -186,8 +173,8 @@ class Endpoint:
                     await self._sleep(wait)
                 await self._hold(question)
                 try:
-                    async with slots:
-                        completion = await self._attempt(client, question, bill)
+                    async with self._slots:
+                        completion = await self._attempt(question, bill)
                     bill.answered = True
                 finally:  # also when interrupted: what was sent may be billed
                     self._settle(question, bill)
@@ -220,70 +207,57 @@ class Endpoint:
                 await self._sleep(pause)
 
     async def _hold(self, question: Question) -> None:
-        """Wait until the cost limit has room for one more request; raises `CostLimitError`."""
         began = time.monotonic()
         while not self.costs.hold(question.worst or 0.0, waited=time.monotonic() - began):
             await asyncio.sleep(random.uniform(0.05, 0.2))
 
     def _settle(self, question: Question, bill: Bill) -> None:
         """Book the usage that was reported, or all that was held back if none was and it may be billed."""
-        if self.price is None:
-            cost = None
-        elif (cost := self.price.of(bill.usage)) is None:
+        cost = self.price.of(bill.usage) if self.price else None
+        if self.price and cost is None:
             cost = question.worst if bill.sent and not bill.refused else 0.0
-        self.costs.settle(question.worst or 0.0, cost, bill.usage if bill.answered else None)
+        self.costs.settle(question.worst or 0.0, cost, answered=bill.answered)
 
-    async def _attempt(self, client: httpx.AsyncClient, question: Question, bill: Bill) -> Completion:
+    async def _attempt(self, question: Question, bill: Bill) -> Completion:
         import httpx
 
         capabilities = self._capabilities
         request = self.api.request(question, capabilities)
+        headers = {**request.headers, "content-type": "application/json"}
         began = time.monotonic()
         try:
             # httpx limits the silence between two pieces; an answer that drips for ever needs this as well.
             async with asyncio.timeout(self._retry.answer_timeout):
-                response = await self._post(client, request, bill)
+                response = await self._client.post(
+                    request.url, content=request.content, headers=headers, extensions={"trace": bill.trace}
+                )
         except TimeoutError as error:
-            limit = self._retry.answer_timeout
-            raise _PassingFailureError(f"no answer within {limit:g} s") from error
+            raise _PassingFailureError(f"no answer within {self._retry.answer_timeout:g} s") from error
         except httpx.InvalidURL as error:
             raise ProviderError(f"{self._place}: {redact(str(error))}", hopeless=True) from error
         except httpx.HTTPError as error:
             raise _PassingFailureError(f"{type(error).__name__}: {_shortened(str(error))}") from error
         seconds = time.monotonic() - began
-        self._limiter.hear(response.headers)
         payload = _payload(response)
         bill.note(self.api, response.status_code, response.text[:_READ_CHARS], payload)
         completion, problem = self._read(response, payload, question.sampling, capabilities)
-        return with_receipt(
-            completion,
-            self.api,
-            request,
-            question.sampling,
-            capabilities,
-            payload or {},
-            seconds=seconds,
+        usual, asked = asdict(Sampling()), asdict(question.sampling)
+        receipt = Receipt(
+            format=self.api.format,
+            url=without_credentials(request.url),
+            asked_model=self.api.model,
+            sha256=hashlib.sha256(request.content).hexdigest(),
+            sent={name: value for name, value in request.body.items() if name not in _CONVERSATION},
+            sampling={name: value for name, value in asked.items() if value != usual[name]},
+            without=tuple(sorted(capabilities.without)),
+            merge_roles=capabilities.merge_roles,
+            model=_text(payload, "model", "modelVersion"),
+            id=_text(payload, "id", "responseId"),
+            fingerprint=_text(payload, "system_fingerprint"),
+            seconds=round(seconds, 3),
             problem=problem,
         )
-
-    async def _post(self, client: httpx.AsyncClient, request: Request, bill: Bill) -> httpx.Response:
-        """The whole answer, unless it is too long: nothing beyond the limit is ever held."""
-        import httpx
-
-        body = bytearray()
-        headers = {**request.headers, "content-type": "application/json"}
-        content, extensions = body_bytes(request), {"trace": bill.trace}
-        async with client.stream(
-            "POST", request.url, content=content, headers=headers, extensions=extensions
-        ) as response:
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > MAX_ANSWER_BYTES:
-                    limit = f"{MAX_ANSWER_BYTES >> 20} MB"
-                    raise ProviderError(f"{self._place}: sent more than {limit} for one answer")
-        packing = ("content-encoding", "content-length", "transfer-encoding")  # no longer true of the bytes
-        kept = [(name, value) for name, value in response.headers.multi_items() if name not in packing]
-        return httpx.Response(response.status_code, headers=kept, content=bytes(body))
+        return replace(completion, receipt=receipt)
 
     def _read(
         self,
@@ -292,7 +266,6 @@ class Endpoint:
         sampling: Sampling,
         capabilities: Capabilities,
     ) -> tuple[Completion, str | None]:
-        """The answer, and the complaint of a filter that withheld it."""
         status = _status(response, payload)
         if status == 200:
             if payload is None:
@@ -300,7 +273,7 @@ class Endpoint:
                 raise _PassingFailureError(f"not a JSON object but {kind}: {_shortened(response.text)}")
             try:
                 return clean_completion(self.api, payload, sampling), None
-            except MalformedAnswerError as error:
+            except (MalformedAnswerError, RecursionError) as error:  # the latter where it is nested too deep
                 raise _PassingFailureError(_shortened(str(error))) from error
         text = response.text[:_READ_CHARS]
         complaint = f"HTTP {status}: {_shortened(text)}"
@@ -316,22 +289,8 @@ class Endpoint:
         hopeless = status in HOPELESS or "insufficient_quota" in text
         raise ProviderError(f"{self._place}: {complaint}", hopeless=hopeless)
 
-    def _connect(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
-        import httpx
-
-        with self._start:
-            if self._client is None or self._slots is None:
-                limits = httpx.Limits(
-                    max_connections=self._concurrency, max_keepalive_connections=self._concurrency
-                )
-                timeout = httpx.Timeout(self._retry.answer_timeout, connect=self._retry.connect_timeout)
-                self._client = httpx.AsyncClient(limits=limits, timeout=timeout)
-                self._slots = asyncio.Semaphore(self._concurrency)
-            return self._client, self._slots
-
 
 def _most_tokens(message: Message) -> int:
-    """Tokens that a message can take at most."""
     if not message.parts:
         return MESSAGE_TOKENS + len(message.content.encode("utf-8", "surrogatepass"))
     records = sum(len(json.dumps(part_record(part))) for part in message.parts)
@@ -340,8 +299,6 @@ def _most_tokens(message: Message) -> int:
 
 @dataclass
 class Bill:
-    """What is known of the price of one request."""
-
     sent: bool = False
     #: The provider refused the request, which costs nothing unless it reports tokens.
     refused: bool = False
@@ -349,11 +306,9 @@ class Bill:
     answered: bool = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Hear from httpx that the request leaves."""
         self.sent = self.sent or event.endswith("send_request_headers.started")
 
     def note(self, api: ProviderAPI, status: int, text: str, payload: Mapping[str, Any] | None) -> None:
-        """Read what a response tells of its price."""
         # A filter that withholds an answer has read the question (Azure bills such a 400).
         filtered = is_filtered(status, text)
         self.refused = (status in _REFUSED or (400 <= status < 500 and status != 408)) and not filtered
@@ -362,8 +317,6 @@ class Bill:
 
 
 class _PassingFailureError(Exception):
-    """Ask again, after `wait` seconds if the provider said so."""
-
     def __init__(self, message: str, wait: float | None = None) -> None:
         super().__init__(message)
         self.wait = wait
@@ -378,13 +331,9 @@ class _TryDifferentlyError(Exception):
 
 
 def clean_completion(api: ProviderAPI, payload: Mapping[str, Any], sampling: Sampling) -> Completion:
-    """The answer in a response, cut at the stop sequences; raises `MalformedAnswerError`."""
     completion = api.completion(payload)
     # Without keys of this process, and without halves of characters that no file can carry.
-    try:
-        records = [_clean_value(part_record(part, inline=True)) for part in completion.parts]
-    except RecursionError:
-        raise MalformedAnswerError("the answer is nested too deep") from None
+    records = [_clean_value(part_record(part, inline=True)) for part in completion.parts]
     parts: tuple[Part, ...] = tuple(map(part_from_record, records))
     if not parts and not completion.text and completion.usage.reasoning_tokens:
         parts = (Reasoning(),)  # it thought, and the provider does not show what
@@ -402,10 +351,15 @@ def _clean_value(value: Any) -> Any:
 
 def _payload(response: httpx.Response) -> dict[str, Any] | None:
     try:
-        payload = response.json()
-    except (ValueError, RecursionError):  # no JSON, no text, or nested thousands deep
+        payload = response.json(parse_constant=lambda name: None)  # NaN could not be sent back
+    except (ValueError, RecursionError):
         return None
     return payload if isinstance(payload, dict) else None
+
+
+def _text(payload: dict[str, Any] | None, *names: str) -> str | None:
+    found = (payload.get(name) for name in names) if payload else ()
+    return next((value for value in found if isinstance(value, str)), None)
 
 
 def _status(response: httpx.Response, payload: dict[str, Any] | None) -> int:
@@ -424,17 +378,13 @@ def _shortened(text: str) -> str:
 
 
 class EventLoopThread:
-    """An event loop for callers that are not asynchronous; any number of threads may hand it work."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True)
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for the result."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except (asyncio.CancelledError, concurrent.futures.CancelledError):
@@ -444,24 +394,9 @@ class EventLoopThread:
             raise
 
     def cancel_all(self) -> None:
-        """Break off whatever is under way."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)])
 
     def close(self) -> None:
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-                self._thread.start()
-            return self._loop
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

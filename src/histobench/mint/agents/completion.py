@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from histobench.mint.messages.parts import Ending, Message, Part, Refusal, Text
@@ -33,10 +33,7 @@ ReasoningHistory = Literal["provider", "none", "all"]
 
 
 class ProviderError(Exception):
-    """The provider gave no answer although it was asked again and again. Never the model's failure.
-
-    `hopeless`: asking for any other episode would fail in the same way (a wrong key, no such model).
-    """
+    """The provider gave no answer although it was asked again and again. Never the model's failure."""
 
     def __init__(self, message: str, *, hopeless: bool = False) -> None:
         super().__init__(message)
@@ -48,21 +45,13 @@ class MalformedAnswerError(Exception):
 
 
 def whole_characters(text: str) -> str:
-    """The text with every half of a surrogate pair replaced: no request and no file can carry one.
-
-    >>> whole_characters("4 \\ud83d\\ude00 \\ud800") == "4 \\U0001f600 \\ufffd"
-    True
-    """
+    """The text with every half of a surrogate pair replaced: no request and no file can carry one."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens as the provider counts them. `known` is false when it did not say for some call.
-
-    `cached_tokens` (read from the provider's cache) and `cache_writes` are among the prompt's,
-    `reasoning_tokens` among the completion's; 0 where the provider does not tell.
-    """
+    """Tokens as the provider counts them. `known` is false when it did not say for some call."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -73,48 +62,26 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Read and written."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.known and other.known,
-            self.cached_tokens + other.cached_tokens,
-            self.cache_writes + other.cache_writes,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        sums = {name: count + vars(other)[name] for name, count in vars(self).items()}
+        return Usage(**{**sums, "known": self.known and other.known})
 
     @classmethod
     def reported(cls, read: Iterable[Any], written: Iterable[Any], **among: Any) -> Usage:
-        """The sums of what an answer states; unknown where that is no number of tokens.
-
-        >>> Usage.reported([10, 5], [3], cached_tokens=4).cached_tokens
-        4
-        >>> Usage.reported([float("inf")], [None]).known
-        False
-        """
         stated = [list(read), list(written)]
-        try:
-            counts = [[int(count) for count in side] for side in stated]
-        except (TypeError, ValueError, OverflowError):
+        if not all(type(count) is int and 0 <= count <= _MOST_TOKENS for side in stated for count in side):
             return cls(known=False)
-        is_bool = any(isinstance(count, bool) for side in stated for count in side)
-        if is_bool or not all(0 <= count <= _MOST_TOKENS for side in counts for count in side):
-            return cls(known=False)
-        read_tokens, written_tokens = sum(counts[0]), sum(counts[1])
-        most = {"cached_tokens": read_tokens, "cache_writes": read_tokens, "reasoning_tokens": written_tokens}
-        token_counts = {
-            name: count for name, count in among.items() if isinstance(count, int) and 0 < count <= most[name]
+        counts: dict[str, Any] = {
+            name: count for name, count in among.items() if type(count) is int and count > 0
         }
-        if sum(token_counts.get(name, 0) for name in ("cached_tokens", "cache_writes")) > read_tokens:
-            token_counts = {}
-        usage: Usage = replace(cls(read_tokens, written_tokens), **token_counts)  # type: ignore[arg-type]
-        return usage
+        usage = cls(sum(stated[0]), sum(stated[1]), **counts)
+        fits = usage.reasoning_tokens <= usage.completion_tokens
+        fits = fits and usage.cached_tokens + usage.cache_writes <= usage.prompt_tokens
+        return usage if fits else cls(usage.prompt_tokens, usage.completion_tokens)
 
     def as_published(self, prefix: str = "") -> dict[str, int]:
-        """The keys of `token_counter` in `results.jsonl`."""
         return {
             f"{prefix}prompt_tokens": self.prompt_tokens,
             f"{prefix}completion_tokens": self.completion_tokens,
@@ -124,12 +91,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was really sent and who answered; with the conversation, enough to build the request again.
-
-    `sent` are the parameters of the request as they went out (a parameter that the server refused is not
-    among them); `without` and `merge_roles` are what the server was known not to understand. `sha256` is that
-    of the request's body. `retries` counts failed, refused and empty attempts before this answer.
-    """
+    """What was really sent and who answered; with the conversation, enough to build the request again."""
 
     format: str
     url: str  # without credentials
@@ -149,11 +111,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Completion:
-    """The text of an answer. `cached`: it was read from disk and cost nothing now.
-
-    `parts` are given where there is more to it than text. `discarded` are the tokens of empty answers to the
-    same question: paid for, no part of the conversation.
-    """
+    """The text of an answer. `cached`: it was read from disk and cost nothing now."""
 
     text: str
     usage: Usage = Usage()
@@ -165,19 +123,27 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The answer as an entry of the conversation."""
         return Message("assistant", self.text, self.parts, self.ending)
 
     @property
     def ending(self) -> Ending:
-        """How it ended: as usual (""), cut off at the limit, withheld by a filter, or by a refusal.
-
-        >>> Completion("", finish="content_filter:SAFETY").ending, Completion("4", finish="stop").ending
-        ('filtered', '')
-        """
+        """How it ended: as usual (""), cut off at the limit, withheld by a filter, or by a refusal."""
         word = (self.finish or "").partition(":")[0].lower()
-        refused = any(isinstance(part, Refusal) for part in self.parts)
-        return _ENDINGS.get(word, "refusal" if refused else "")
+        return _ENDINGS.get(word, "refusal" if any(isinstance(part, Refusal) for part in self.parts) else "")
+
+    def turn_record(self, cost: float | None) -> dict[str, Any]:
+        """A turn of `details.jsonl`: the receipt, how the answer ended, its tokens by class and its cost."""
+        receipt = asdict(self.receipt) if self.receipt else {}
+        record = {name: value for name, value in receipt.items() if value not in (None, (), {}, False)}
+        record |= {"finish": self.finish, "cost": cost}
+        if self.ending:
+            record["ending"] = self.ending
+        if self.cached:
+            record["cached"] = True
+        record["usage"] = asdict(self.usage)
+        if self.discarded.total_tokens:
+            record["discarded"] = asdict(self.discarded)
+        return record
 
     @property
     def is_empty(self) -> bool:
@@ -189,12 +155,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model writes: the published defaults are greedy decoding and 512 tokens.
-
-    With a `reasoning_effort` neither temperature nor stop sequences are sent: reasoning models refuse both.
-    `grammar` is GBNF, for servers of llama.cpp. With `must_call` every answer has to call a function, if the
-    provider can see to that.
-    """
+    """How the model writes: the published defaults are greedy decoding and 512 tokens."""
 
     temperature: float = 0.0
     max_tokens: int = 512
@@ -204,26 +165,19 @@ class Sampling:
     reasoning_effort: str | None = None
     reasoning_history: ReasoningHistory = "provider"
     grammar: str | None = None
-    #: The grammar of an episode's last step.
     last_grammar: str | None = None
     must_call: bool = False
 
     def cut(self, text: str) -> str:
-        """The text up to the first stop sequence; for servers that ignore some of them.
-
-        >>> Sampling(stop=("\\nTask:",)).cut("4\\nTask: another")
-        '4'
-        """
+        """The text up to the first stop sequence; for servers that ignore some of them."""
         ends = [text.find(stop) for stop in self.stop]
         return text[: min((end for end in ends if end >= 0), default=len(text))]
 
     def as_key(self) -> dict[str, Any]:
-        """What distinguishes two requests."""
         key: dict[str, Any] = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {**key, "stop": list(self.stop), **self.extras()}
 
     def extras(self) -> dict[str, Any]:
-        """What differs from the published way to ask."""
         extras = {name: getattr(self, name) for name in ("top_p", "seed", "reasoning_effort", "grammar")}
         if self.reasoning_history != "provider":
             extras["reasoning_history"] = self.reasoning_history
@@ -232,15 +186,10 @@ class Sampling:
         return {name: value for name, value in extras.items() if value is not None}
 
     def demands_call(self, without: frozenset[str]) -> bool:
-        """Whether the provider is asked that a function must be called."""
         return self.must_call and "tool_choice" not in without
 
     def sent(self, without: frozenset[str], **names: str) -> dict[str, Any]:
-        """The parameters of a request, under the names of a provider; one without a name is not offered.
-
-        >>> Sampling(stop=("\\n",)).sent(frozenset({"stop"}), temperature="temperature", stop="stop")
-        {'temperature': 0.0}
-        """
+        """The parameters of a request, under the names of a provider; one without a name is not offered."""
         values: Mapping[str, Any] = {
             "temperature": None if self.reasoning_effort else self.temperature,
             "top_p": self.top_p,

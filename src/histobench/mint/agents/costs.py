@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,6 @@ from pathlib import Path
 
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.mint.agents.completion import Usage
 
 #: Seconds to wait for what other processes hold back; a killed process never releases it.
 PATIENCE = 120.0
@@ -45,15 +43,9 @@ class CostTracker:
         self._keep = keep
         self.spent = spent  # dollars, as far as prices are known
         self.unpriced_calls = 0
-        self.calls = 0  # answers that were not read from the cache
-        self.usage = Usage()
 
     def hold(self, worst: float, *, waited: float) -> bool:
-        """Hold back what a request can cost at most; false where others under way have to end first.
-
-        Raises `CostLimitError` if the limit would be passed even if those cost nothing, or if there is no one
-        left to wait for after `waited` seconds.
-        """
+        """Hold back what a request can cost at most; false where others under way have to end first."""
         if self._max_cost is None:
             return True
         with self._lock:
@@ -70,16 +62,10 @@ class CostTracker:
                 )
             return False
 
-    def settle(self, worst: float, cost: float | None = 0.0, usage: Usage | None = None) -> None:
-        """Release what was held back for a request and enter its cost; None is an unknown price.
-
-        `usage` are the tokens of an answer; without it the request brought none.
-        """
+    def settle(self, worst: float, cost: float | None, *, answered: bool = True) -> None:
+        """Release what was held back for a request and enter its cost; None is an unknown price."""
         with self._lock:
-            if usage is not None:
-                self.calls += 1
-                self.usage += usage
-                self.unpriced_calls += cost is None
+            self.unpriced_calls += answered and cost is None
             self.spent += cost or 0.0
             self._change(0.0 if self._max_cost is None else -worst, changed=bool(cost))
 
@@ -93,35 +79,21 @@ class CostTracker:
 class Ledger:
     """A file of the results folder with one line per change: dollars spent and dollars held back.
 
-    What a killed process held back counts as spent: its requests may have been billed. `before` gives what
-    an older version spent in a folder without this file.
+    What a killed process held back counts as spent: its requests may have been billed.
     """
 
-    def __init__(self, path: Path, *, before: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._last = (0.0, 0.0)
-        self._first = 0.0
-        if path.exists():
-            self.spent = self._read()
-        else:
-            self.spent = self._first = before()
+        self.spent = 0.0
+        for line in read_plain_text(path).split("\n") if path.exists() else ():
+            with suppress(ValueError):  # a line that a kill has torn
+                entry = parse_json(line)
+                self.spent += entry["dollars"] + entry["held"]
 
     def keep(self, dollars: float, held: float) -> None:
-        """Add what this process has spent and holds back by now."""
-        spent, before = dollars - self._last[0] + self._first, self._last[1]
-        self._last, self._first = (dollars, held), 0.0
-        line = f'{{"dollars": {spent:.9g}, "held": {held - before:.9g}}}\n'.encode()
+        spent, more_held = dollars - self._last[0], held - self._last[1]
+        self._last = (dollars, held)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
-
-    def _read(self) -> float:
-        total = 0.0
-        for line in read_plain_text(self._path).split("\n"):
-            with suppress(ValueError, KeyError, TypeError):  # the last line of a killed process
-                entry = parse_json(line)
-                total += float(entry["dollars"]) + float(entry["held"])
-        return max(total, 0.0)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(f'{{"dollars": {spent:.9g}, "held": {more_held:.9g}}}\n'.encode())

@@ -19,20 +19,16 @@ from histobench.mint.agents.providers.openai import ChatCompletionsAPI
 from histobench.mint.agents.replay import ReplayExpert, ReplayPlayer
 
 _AGENT = ("Observation:", "Expert feedback:", "Task:", "---")
-#: For the model that gives feedback.
 EXPERT_STOP_WORDS = ("\nObservation:", "\nTask:", "\nAssistant:")
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What all endpoints of a run share."""
-
     concurrency: int = 8
     retry: RetryPolicy = RetryPolicy()  # noqa: RUF009 - immutable
     cache: AnswerCache | None = None
     prices: dict[str, Price] = field(default_factory=dict)
     costs: CostTracker = field(default_factory=CostTracker)
-    #: Requests and tokens in a minute.
     limits: dict[str, float | None] = field(default_factory=dict)
     #: Of the model under test, for each episode.
     episode: EpisodeLimits = EpisodeLimits()  # noqa: RUF009 - immutable
@@ -46,7 +42,6 @@ def open_player(
     as_expert: bool = False,
     stop: tuple[str, ...] | None = None,
 ) -> Player:
-    """The player that a specification names; `stop` are other words to stop at than the published ones."""
     spec = parse_agent(spec) if isinstance(spec, str) else spec
     if spec.kind == "human":
         return HumanPlayer()
@@ -56,9 +51,32 @@ def open_player(
     if stop is None:
         stop = EXPERT_STOP_WORDS if as_expert else agent_stop_words(spec.kind)
     sampling = replace(sampling, stop=stop)
+    limits = EpisodeLimits() if as_expert else terms.episode
     if spec.kind == "local":
-        return _local(spec, terms, sampling)
-    return _remote(spec, terms, sampling, as_expert=as_expert)
+        path = find_model(spec.target or None)
+        server, name = LocalServer(path), player_name(spec)
+        endpoint = Endpoint(
+            ChatCompletionsAPI(name, server.base_url),
+            sampling,
+            concurrency=1,
+            retry=replace(terms.retry, answer_timeout=1800.0),  # a slow machine is no failure
+            cache=terms.cache,
+            price=FREE,
+            costs=terms.costs,
+            identity=f"local:{path.name}",
+        )
+        return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close, limits=limits)
+    endpoint = Endpoint(
+        provider_format(spec.kind)(spec.target, spec.base_url or "", spec.api_key()),
+        sampling,
+        limits=terms.limits,
+        concurrency=terms.concurrency,
+        retry=terms.retry,
+        cache=terms.cache,
+        price=find_price(spec.target, terms.prices),
+        costs=terms.costs,
+    )
+    return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
 
 
 def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
@@ -72,44 +90,8 @@ def player_name(spec: AgentSpec, *, as_expert: bool = False) -> str:
     return spec.folder_name
 
 
-def _remote(spec: AgentSpec, terms: Terms, sampling: Sampling, *, as_expert: bool) -> Player:
-    endpoint = Endpoint(
-        provider_format(spec.kind)(spec.target, spec.base_url or "", spec.api_key()),
-        sampling,
-        limits=terms.limits,
-        concurrency=terms.concurrency,
-        retry=terms.retry,
-        cache=terms.cache,
-        price=find_price(spec.target, terms.prices),
-        costs=terms.costs,
-    )
-    limits = EpisodeLimits() if as_expert else terms.episode
-    return EndpointPlayer(spec.folder_name, endpoint, limits=limits)
-
-
-def _local(spec: AgentSpec, terms: Terms, sampling: Sampling) -> Player:
-    path = find_model(spec.target or None)
-    server = LocalServer(path)
-    name = player_name(spec)
-    endpoint = Endpoint(
-        ChatCompletionsAPI(name, server.base_url),
-        sampling,
-        concurrency=1,
-        retry=replace(terms.retry, answer_timeout=1800.0),  # a slow machine is no failure
-        cache=terms.cache,
-        price=FREE,
-        costs=terms.costs,
-        identity=f"local:{path.name}",
-    )
-    return EndpointPlayer(name, endpoint, max_concurrency=1, on_close=server.close, limits=terms.episode)
-
-
 def agent_stop_words(kind: str) -> tuple[str, ...]:
-    """For the model under test, as the published agents for each kind of provider have them.
-
-    >>> agent_stop_words("openai")[0]
-    '\\nObservation:'
-    """
+    """For the model under test, as the published agents for each kind of provider have them."""
     if kind == "anthropic":
         return (*_AGENT, "\n\nHuman:")
     words = tuple(f"\n{word}" for word in _AGENT)

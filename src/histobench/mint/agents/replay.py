@@ -12,18 +12,14 @@ from histobench.mint.envs.episode import RequestRefusedError
 from histobench.mint.envs.native_calls import as_native
 from histobench.mint.messages.parts import Message, ToolSpec
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
-from histobench.mint.results.reading import Episode, read_played
+from histobench.mint.results.recording import Episode, read_played
 
 #: What the agent's provider "said" when more is asked than was recorded.
 ENDED = "the recording ends here"
 
 
 class ReplayPlayer(Player):
-    """Episodes of one model from `*.k5.jsonl.gz` recordings or from the `results.jsonl` of a finished run.
-
-    An episode whose recording is too short (another rule did not accept its answer) ends with an error, which
-    counts as failed. An episode that was not recorded is no one's failure.
-    """
+    """Episodes of one model from `*.k5.jsonl.gz` recordings or from the `results.jsonl` of a finished run."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -34,16 +30,19 @@ class ReplayPlayer(Player):
         found = self._episodes.get((key.dataset, str(key.task_id)))
         if found is None:
             raise ProviderError(f"{self._path} has no episode of {key.dataset} {key.task_id}")
-        return _ReplayAgent(found.written, found.error)
+        return _ReplayAgent(found.written, found.error or ENDED)
 
 
 class _ReplayAgent(EpisodeAgent):
+    """Says what was recorded; after that it ends with `error`, or says nothing where there is none."""
+
     def __init__(self, messages: list[Message], error: str | None) -> None:
-        self._left = list(reversed(messages))
-        self._error = error or ENDED
+        self._left, self._error = messages[::-1], error
 
     def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
         if not self._left:
+            if self._error is None:
+                return ""
             raise RequestRefusedError(self._error)
         message = self._left.pop()
         if message.parts:
@@ -62,27 +61,17 @@ class ReplayExpert(Player):
 
     def open(self, key: EpisodeKey) -> EpisodeAgent:
         found = self._episodes.get((key.dataset, str(key.task_id)))
-        return _ReplayedFeedback(found.feedback if found else [])
-
-
-class _ReplayedFeedback(EpisodeAgent):
-    def __init__(self, feedback: list[str]) -> None:
-        self._left = list(reversed(feedback))
-
-    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str:
-        return self._left.pop() if self._left else ""
+        return _ReplayAgent([Message("user", text) for text in found.feedback] if found else [], None)
 
 
 def _the_only_run(path: str | Path) -> tuple[dict[tuple[str, str], Episode], EpisodeOutcome]:
-    """The episodes of the one run that was recorded, and one outcome; several must not be mixed."""
     if not Path(path).exists():
         raise HistobenchError(f"no recordings at {path}")
     found: dict[tuple[str, str], Episode] = {}
     runs: dict[str, EpisodeOutcome] = {}
     for episode in read_played(path):
-        outcome = episode.outcome
-        runs[outcome.run_name] = outcome
-        found.setdefault(outcome.key, episode)
+        runs[episode.outcome.run_name] = episode.outcome
+        found.setdefault(episode.outcome.key, episode)
     if len(runs) != 1:
         raise HistobenchError(
             f"{path} holds recordings of {len(runs)} runs ({'; '.join(sorted(runs))}); name one of them"

@@ -1,9 +1,6 @@
-"""The side process that plays games: loads the engine once, then forks for each play.
+"""The side process that plays games (`... DESCRIPTOR`): loads the engine once, then forks for each play.
 
-The engine keeps its state in a C library, one game per process, and takes seconds to import; a game takes
-another second to load. Run as `python -m histobench.mint.alfworld.game_server DESCRIPTOR`; over that socket
-it receives a game's path with one socket per play, on which a fork answers JSON lines: the introduction
-first, then what comes of each command.
+The engine has one game per process. A fork answers JSON lines: first the introduction.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TextIO
 
@@ -23,7 +19,6 @@ _PATH_BYTES = 1 << 15
 
 
 def main() -> None:
-    """Serve until the host's end of the control socket closes."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host decides when to stop
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the system
@@ -37,9 +32,8 @@ def main() -> None:
         if os.fork() == 0:
             try:
                 control.close()
-                _play(
-                    os.fsdecode(path), socket.socket(fileno=descriptors[0]).makefile("rw", encoding="utf-8")
-                )
+                lines = socket.socket(fileno=descriptors[0]).makefile("rw", encoding="utf-8")
+                _play(os.fsdecode(path), lines)
             finally:
                 os._exit(0)
         os.close(descriptors[0])
@@ -73,37 +67,17 @@ def open_game(path: str) -> tuple[Any, Any]:
 
 
 def remember_parsed_texts() -> None:
-    """Make the engine parse and translate each text once; it does so again at every step otherwise.
-
-    A game's problem is translated four times while it loads (twice for a planner that is not used here), and
-    every possible command of every step is parsed anew. The answers stay the same; loading and steps take
-    about a third of the time.
-    """
+    """Make the engine parse and translate each text once: it takes about a third of the time."""
     import fast_downward
     from textworld.envs.pddl import textgen
     from textworld.logic import Rule
 
-    translate = fast_downward.pddl2sas
-
-    @functools.cache
-    def translate_once(domain: str, problem: str) -> Any:
-        return translate(domain, problem, verbose=False)
-
-    fast_downward.pddl2sas = lambda domain, problem, verbose=False, optimize=False: translate_once(
-        domain, problem
-    )
+    translated = functools.cache(functools.partial(fast_downward.pddl2sas, verbose=False))
+    fast_downward.pddl2sas = lambda domain, problem, *_, **__: translated(domain, problem)
     Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
-    if (parse := getattr(textgen, "_parse_and_convert", None)) is not None:  # not part of its interface
-        textgen._parse_and_convert = _copied(functools.cache(parse))
-
-
-def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The engine writes into what it parsed, so everyone gets a copy."""
-
-    def copied(*args: Any, **kwargs: Any) -> Any:
-        return deepcopy(function(*args, **kwargs))
-
-    return copied
+    if parse := getattr(textgen, "_parse_and_convert", None):  # not part of its interface
+        parsed = functools.cache(parse)  # the engine writes into what it gets
+        textgen._parse_and_convert = lambda *args, **kwargs: deepcopy(parsed(*args, **kwargs))  # noqa: SLF001
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import shutil
 import tarfile
 import tempfile
 from dataclasses import dataclass
@@ -37,13 +36,13 @@ class GameFile:
 
     @property
     def path(self) -> Path:
-        """The file that the engine plays."""
         return self.folder / "game.tw-pddl"
 
     @property
     def goal_type(self) -> str:
-        """put, clean, heat, cool, examine or puttwo."""
-        return goal_type(self.id)
+        if kinds := [name for beginning, name in GOAL_TYPES.items() if self.id.startswith(beginning)]:
+            return kinds[0]
+        raise HistobenchError(f"{self.id!r} is not an ALFWorld game: its name begins like no type of goal")
 
     def expert_trajectory(self) -> str:
         """How an expert played it; empty where no record exists."""
@@ -53,25 +52,9 @@ class GameFile:
             return ""
 
 
-def goal_type(game_id: str) -> str:
-    """The kind of goal that an id names.
-
-    >>> goal_type("pick_two_obj_and_place-CD-None-Safe-308/trial_T20190907_050942_897916")
-    'puttwo'
-    """
-    for beginning, name in GOAL_TYPES.items():
-        if game_id.startswith(beginning):
-            return name
-    raise HistobenchError(f"{game_id!r} is not an ALFWorld game: its name begins like none of the goal types")
-
-
 def read_games(folder: str | Path) -> list[GameFile]:
-    """The games that `gamefile_id.txt` lists, in its order."""
     folder = Path(folder)
-    try:
-        ids = read_plain_text(folder / LIST).split()
-    except OSError as error:
-        raise HistobenchError(f"no ALFWorld games in {folder}: {error}") from error
+    ids = read_plain_text(folder / LIST).split()
     games = [GameFile(game_id, folder / SPLIT / game_id) for game_id in ids]
     absent = [game.id for game in games if not game.path.is_file()]
     if absent:
@@ -98,26 +81,24 @@ def find_games(*places: str | Path) -> Path:
 def _unpacked(archive: Path) -> Path:
     with open(archive, "rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
-    cache = cache_dir()
-    target = cache / f"alfworld-{digest}"
+    target = cache_dir() / f"alfworld-{digest}"
     if target.is_dir():
         return target
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".alfworld-", dir=cache))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".alfworld-", dir=target.parent) as temporary:
+        folder = Path(temporary) / "games"
+        folder.mkdir()
         try:
             with tarfile.open(archive) as tar:
-                unpack_tar(tar, temporary, archive.name)
-            found = next(temporary.rglob(LIST), None)
-            if found is None:
-                raise HistobenchError(f"{archive} holds no {LIST}")
-            try:
-                found.parent.rename(target)
-            except OSError:
-                if not target.is_dir():  # else another process was faster
-                    raise
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except (OSError, tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise HistobenchError(f"cannot unpack {archive}: {error}") from error
+                unpack_tar(tar, folder, archive.name)
+        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+            raise HistobenchError(f"cannot unpack {archive}: {error}") from error
+        found = next(folder.rglob(LIST), None)
+        if found is None:
+            raise HistobenchError(f"{archive} holds no {LIST}")
+        try:
+            found.parent.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster
+                raise
     return target

@@ -45,11 +45,9 @@ class Game:
 
     @property
     def done(self) -> bool:
-        """Won, or out of actions."""
         return self.won or self.actions >= MAX_ACTIONS
 
     def step(self, command: str) -> str:
-        """What the agent sees after a command."""
         if not self.done:
             with contextlib.suppress(OSError):  # the missing answer tells
                 self._lines.write(json.dumps(command) + "\n")
@@ -61,7 +59,6 @@ class Game:
         return self._last
 
     def close(self) -> None:
-        """End the side process of this game."""
         with contextlib.suppress(OSError):  # words that could not be delivered any more
             self._lines.close()
         self._connection.close()
@@ -83,7 +80,10 @@ class Simulator:
     """The side process that starts games; safe to use from several threads."""
 
     def __init__(self) -> None:
-        check()
+        if missing := missing_packages():
+            raise HistobenchError(
+                f"the ALFWorld engine is not installed ({', '.join(missing)} missing); run: {INSTALL}"
+            )
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -99,8 +99,6 @@ class Simulator:
 
     def start(self, path: str | Path) -> Game:
         """Begin a game; one that was not played lately takes a second or more to load."""
-        if not Path(path).is_file():
-            raise HistobenchError(f"no ALFWorld game at {path}")
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             try:
@@ -115,7 +113,6 @@ class Simulator:
             raise
 
     def alive(self) -> bool:
-        """Whether games can be started."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -129,7 +126,6 @@ _shared_lock = threading.Lock()
 
 
 def shared_simulator() -> Simulator:
-    """One side process for the whole program, started at first use."""
     global _shared
     with _shared_lock:
         if _shared is None or not _shared.alive():
@@ -138,21 +134,9 @@ def shared_simulator() -> Simulator:
         return _shared
 
 
-# Whether the simulator's engine is installed; it is optional.
-
 PACKAGES = ("textworld", "fast_downward", "alfworld", "tatsu", "jericho", "hashids", "mementos", "termcolor")
 INSTALL = "make alfworld, in a clone of the repository"
 
 
 def missing_packages() -> list[str]:
-    """The packages of the engine that cannot be imported here."""
     return [name for name in PACKAGES if find_spec(name) is None]
-
-
-def check() -> None:
-    """Raise with the install command if the engine is not complete."""
-    missing = missing_packages()
-    if missing:
-        raise HistobenchError(
-            f"the ALFWorld engine is not installed ({', '.join(missing)} missing); run: {INSTALL}"
-        )

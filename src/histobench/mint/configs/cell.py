@@ -12,7 +12,10 @@ from histobench.core.errors import HistobenchError
 NONE = "None"
 #: The ways in which a model acts: tags in its text as published, or its provider's function calls.
 CALLS = ("text", "native")
-_SETTING = re.compile(r"max(\d+)_p(\d+)(\+tool)?(\+cd)?(\+native)?")
+_PATH = re.compile(
+    r"(?:.*/)?([^/]+)/F=([^/]+)(?:/PHF=([^/]*))?/max(\d+)_p(\d+)(\+tool)?(\+cd)?(\+native)?/([^/]+)/([^/]+)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,6 @@ class Cell:
 
     @property
     def path(self) -> str:
-        """The folder of this cell below the folder of all configurations or outputs."""
         parts = [self.model, f"F={self.feedback_model}"]
         if self.feedback_model != NONE:
             parts.append(f"PHF={self.feedback_type}")
@@ -56,7 +58,6 @@ class Cell:
 
     @property
     def env_config(self) -> dict[str, Any]:
-        """As a configuration file words the budget."""
         return {
             "max_steps": self.max_steps,
             "use_tools": self.use_tools,
@@ -78,26 +79,22 @@ def parse_cell(path: str | PurePosixPath) -> Cell:
     >>> parse_cell("out/gpt/F=gpt-4/PHF=GT-binary/max5_p2+tool+cd/reasoning/math").feedback_type
     'GT-binary'
     """
-    parts = PurePosixPath(path).parts
-    expected = "<model>/F=<expert>[/PHF=<type>]/max<k>_p<p>[+tool][+cd][+native]/<family>/<dataset>"
-    marks = [index for index, part in enumerate(parts) if part.startswith("F=")]
-    if not marks or marks[-1] == 0:
-        raise HistobenchError(f"{path} is not the folder of a run; expected {expected}")
-    start = marks[-1]
-    rest = list(parts[start + 1 :])
-    feedback_type = rest.pop(0)[4:] if rest and rest[0].startswith("PHF=") else NONE
-    setting = _SETTING.fullmatch(rest[0]) if rest else None
-    if setting is None or len(rest) != 3:
-        raise HistobenchError(f"{path} is not the folder of a run; expected {expected}")
+    match = _PATH.fullmatch(str(PurePosixPath(path)))
+    if match is None:
+        raise HistobenchError(
+            f"{path} is not the folder of a run; expected "
+            "<model>/F=<expert>[/PHF=<type>]/max<k>_p<p>[+tool][+cd][+native]/<family>/<dataset>"
+        )
+    model, expert, feedback_type, steps, proposals, tools, down, native, family, dataset = match.groups()
     return Cell(
-        model=parts[start - 1],
-        family=rest[1],
-        dataset=rest[2],
-        feedback_model=parts[start][2:],
-        feedback_type=feedback_type,
-        max_steps=int(setting[1]),
-        max_propose_solution=int(setting[2]),
-        use_tools=bool(setting[3]),
-        count_down=bool(setting[4]),
-        calls="native" if setting[5] else "text",
+        model=model,
+        family=family,
+        dataset=dataset,
+        feedback_model=expert,
+        feedback_type=feedback_type or NONE,
+        max_steps=int(steps),
+        max_propose_solution=int(proposals),
+        use_tools=bool(tools),
+        count_down=bool(down),
+        calls="native" if native else "text",
     )

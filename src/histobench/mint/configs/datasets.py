@@ -20,7 +20,6 @@ from histobench.mint.tools.base import Tool
 TOOLS = "histobench.tools"
 #: What published configuration files call this package.
 PUBLISHED_PACKAGE = "mint."
-DATA_FILE = "test_prompts.json"
 
 
 @functools.cache
@@ -38,7 +37,6 @@ def plugin_tasks() -> dict[str, type[Task]]:
 
 
 def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
-    """The classes of a kind that a group of entry points names."""
     found = []
     for entry in installed_entry_points(group):
         try:
@@ -58,10 +56,7 @@ def _loaded(group: str, base: type) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class TaskDataset:
-    """A name, the class of its tasks and their type (family).
-
-    `tool_imports` are (module, class) of its tools where a configuration file names them; else the type's.
-    """
+    """A dataset; `tool_imports` are (module, class) of the tools that a configuration file names."""
 
     name: str
     task_class: type[Task]
@@ -70,7 +65,6 @@ class TaskDataset:
 
     @property
     def is_games(self) -> bool:
-        """Whether its tasks are games in a folder of their own, and not lines of a file."""
         return self.type == "decision_making"
 
     def path(self, data_dir: str | Path) -> Path:
@@ -79,13 +73,12 @@ class TaskDataset:
         own = self.task_class.data_path
         if own is not None and not folder.exists():
             return Path(own)
-        return folder if self.is_games else folder / DATA_FILE
+        return folder if self.is_games else folder / "test_prompts.json"
 
     def load(self, data_dir: str | Path) -> list[Task]:
         return list(self.task_class.load_tasks(str(self.path(data_dir)))[0])
 
     def tools(self) -> list[Tool]:
-        """Fresh tools for one episode."""
         usual = TASK_TYPE_TO_TOOL_IMPORT.get(self.type, [])
         imports = usual if self.tool_imports is None else self.tool_imports
         classes = [each if isinstance(each, type) else import_class(*each) for each in imports]
@@ -95,19 +88,16 @@ class TaskDataset:
             classes.append(plugin_tools()[name])
         try:
             return [tool_class() for tool_class in classes]
-        except Exception as error:
-            names = ", ".join(tool_class.__name__ for tool_class in classes)
-            raise HistobenchError(f"cannot make the tools {names}: {error!r}") from error
+        except Exception as error:  # of a class that a user wrote
+            raise HistobenchError(f"cannot make the tools of {self.name}: {error!r}") from error
 
 
 def known_datasets() -> list[str]:
-    """The names of all datasets: the table's first, then those of plug-ins."""
     table = list(TASK_INFO_MAP)
     return table + [name for name in plugin_tasks() if name not in table]
 
 
 def get_dataset(name: str) -> TaskDataset:
-    """The dataset called `name`."""
     info = TASK_INFO_MAP.get(name)
     if info is not None:
         found = info["class"]
@@ -148,12 +138,11 @@ def register(
 
     Examples
     --------
+    >>> import histobench as hb
     >>> from histobench.mint.tasks.base import Task
     >>> class ShoutTask(Task):
     ...     task_name = "reasoning"
-    >>> register("shout", ShoutTask)
-    >>> get_dataset("shout").task_class.__name__
-    'ShoutTask'
+    >>> hb.mint.register("shout", ShoutTask)  # then hb.mint.run(agent, "shout")
     """
     family = type or task.task_type or dataset
     TASK_INFO_MAP[dataset] = {"class": task, "type": family}
@@ -174,24 +163,20 @@ def task_class(name: str) -> Any:
         return import_class("histobench.mint.tasks", attribute)
     except HistobenchError as error:
         plugin_tasks()  # imports their classes
-        found, waiting = None, [Task]
-        while waiting:
-            kind = waiting.pop(0)
-            found = kind if kind.__name__ == attribute else found
-            waiting += kind.__subclasses__()
-        if found is not None:
-            return found
-        raise HistobenchError(
-            f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, register "
-            f"it with histobench.mint.register, or write it as 'module:{attribute}' ({error})"
-        ) from error
+        kinds: list[type[Task]] = [Task]
+        for kind in kinds:  # grows while it is read
+            kinds += kind.__subclasses__()
+        found = [kind for kind in kinds if kind.__name__ == attribute]
+        if not found:
+            raise HistobenchError(
+                f"no task class {attribute!r}: put its module in the folder of histobench.mint.tasks, "
+                f"register it with histobench.mint.register, or write 'module:{attribute}' ({error})"
+            ) from error
+        return found[-1]
 
 
 def import_class(module: str, name: str) -> Any:
-    """A class of a module of the path or of the current folder.
-
-    Published files say `mint.` where this package says `histobench.mint.`.
-    """
+    """A class of a module of the path or of the current folder; published files say `mint.` for us."""
     if module.startswith(PUBLISHED_PACKAGE):
         module = f"histobench.{module}"
     if (here := str(Path.cwd())) not in sys.path:
@@ -202,8 +187,6 @@ def import_class(module: str, name: str) -> Any:
         reason = f"{type(error).__name__}: {error}"
         raise HistobenchError(f"no class {name} in the module {module}: {reason}") from error
 
-
-# The tables to edit when a tool, a dataset or a setting is added.
 
 DATASET_DIR = "data/processed"
 DATA_OUTPUTS_DIR = "data/outputs"
@@ -247,7 +230,7 @@ NO_FEEDBACK_PROVIDER: dict[str, Any] = {"agent_class": "None", "model_name": "No
 
 #: Experts; each is run with every feedback type. The published headline uses this one.
 FEEDBACK_PROVIDER_LIST: list[dict[str, Any]] = [
-    {"agent_class": "OpenAIFeedbackAgent", "model_name": "gpt-4-0613"},
+    {"agent_class": "OpenAIFeedbackAgent", "model_name": "gpt-4-0613"}
 ]
 
 FEEDBACK_AGENT_DEFAULTS: dict[str, Any] = {"chat_mode": True, "max_tokens": 1024, "temperature": 0.0}
@@ -262,5 +245,5 @@ EVALUATED_MODEL_LIST: list[dict[str, Any]] = [
             "max_tokens": 512,
             "temperature": 0.0,
         },
-    },
+    }
 ]

@@ -35,7 +35,6 @@ def experiment_cells(
 def cell_config(
     cell: Cell, agent: Mapping[str, Any], provider: Mapping[str, Any] | None, dataset: TaskDataset
 ) -> dict[str, Any]:
-    """The content of a cell's file."""
     knowledge, _, form = cell.feedback_type.partition("-")
     known = config_variables.TASK_INFO_MAP.get(dataset.name, {}).get("class")
     task_class = dataset.task_class

@@ -68,7 +68,6 @@ class Action:
 
     @property
     def is_proposal(self) -> bool:
-        """Whether the message spends a proposal."""
         return self.kind in ("proposal", "proposal_unparsable")
 
 
@@ -103,7 +102,6 @@ def classify_message(message: Message) -> Action:
 
 
 def is_reasoning_only(message: Message) -> bool:
-    """Whether the model thought, and then neither said nor called anything."""
     thought = any(isinstance(part, Reasoning) for part in message.parts)
     return thought and not message.content.strip() and not message.calls
 
@@ -125,10 +123,7 @@ def provider_error(message: str, outcome: Outcome = "too_long") -> Action:
 
 
 def _joined(tag: str, text: str) -> str:
-    """What stands between each opening tag and the next closing one.
-
-    Not a lazy pattern: that looks for the missing end once more for every tag that was never closed.
-    """
+    """What is between each opening tag and the next closing one; a lazy pattern is not linear."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     spans = []
     end = 0
@@ -142,9 +137,7 @@ def _joined(tag: str, text: str) -> str:
     return "\n".join(spans)
 
 
-# The text dialect as grammars (GBNF of llama.cpp): who obeys them writes well-formed actions only.
-
-#: One line that is no sentence: no full stop with a space after it.
+#: Of the grammars of the text dialect (GBNF): one line, no full stop before a space.
 _SOLUTION = 'solution ::= "<solution>" piece{1,80} "</solution>"\npiece ::= [^<\\n.] | "." [^<\\n. ]\n'
 #: Code or a solution, and no thought before it: small models go round in circles there until their tokens are
 #: spent. No "<" inside: a tag ends what it opened.

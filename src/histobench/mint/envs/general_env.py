@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from histobench.mint.envs.action import Action, CheckedCall
@@ -21,9 +20,6 @@ from histobench.mint.tools.base import IllustratedText, Tool, ToolArgumentError,
 from histobench.mint.tools.python_tool import PythonREPL, as_observation
 from histobench.mint.tools.tool_schema import tool_spec
 
-# What the agent reads when something went wrong: its own mistake, a tool's failure, or a service's.
-
-# --- the agent's own mistake: what to do instead -----------------------------------------------------------
 #: The published protocol's answer to a message without a tag; recordings hold it, to the last space.
 HELP = """I don't understand your input. 
 To run Python code, put it between <execute> and </execute>: <execute>print(1 + 1)</execute>
@@ -34,17 +30,13 @@ NO_CALL = "You called no function. Call one of those you are given; to answer, c
 REASONING_ONLY_NO_CALL = "Your message held reasoning and nothing else. Keep it short. " + NO_CALL
 BAD_CALL = "Your call of {name} was not made: {problem}. Mend it and call again."
 NOT_MADE = "Your call of {name} was not made: a turn that proposes a solution makes no other calls."
-CLOSED = "{name} is not open yet"
-# --- a tool's failure: the call was right ------------------------------------------------------------------
 TOOL_FAILED = "The tool {name} failed: {error}. Your call was right; the fault lies in the tool."
-# --- a service's failure: neither the agent's nor the tool's -----------------------------------------------
 SERVICE_FAILED = (
     "The service behind {name} did not answer: {error}. Your call was right; go on without it, or try again."
 )
 
 
 def correction(action: Action, *, proposal: str | None = None) -> str:
-    """The answer to an invalid message; `proposal` names the answering function where calls are native."""
     only_reasoning = action.fault == "reasoning_only"
     if proposal is None:
         return REASONING_ONLY if only_reasoning else HELP
@@ -83,7 +75,6 @@ class GeneralEnv:
         return (*tools, self.proposal)
 
     def own_prompt(self, budget: Budget, *, native: bool) -> str | Message | None:
-        """The first message, where the common one will not do."""
         return None
 
     def outcome(self, action: Action) -> ActionOutcome:
@@ -98,15 +89,12 @@ class GeneralEnv:
         return ActionOutcome(correction(action, proposal=PROPOSE if action.native else None))
 
     def close(self) -> None:
-        """End the session."""
         self._repl.close()
 
     def __enter__(self) -> GeneralEnv:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def solved_by_acting(self) -> bool:
@@ -122,21 +110,28 @@ class GeneralEnv:
         return ActionOutcome(text, success=self.solved_by_acting(), images=self._take_images())
 
     def _answer(self, action: Action) -> ActionOutcome:
-        """The results of native calls, in their order."""
         if action.is_proposal:
             verdict = self.check(action.content) if action.kind == "proposal" else ActionOutcome()
             said = WRONG if verdict.observation is None else verdict.observation
-            results = tuple(_proposed(call, said) for call in action.calls)
+            results = tuple(
+                self._make(wanted, said)
+                if wanted.call.name == PROPOSE
+                else _failed(wanted.call, NOT_MADE.format(name=wanted.call.name))
+                for wanted in action.calls
+            )
             return ActionOutcome(verdict.observation, verdict.success, results=results)
         results = tuple(self._make(call) for call in action.calls)
         return ActionOutcome(
             "\n".join(result.text for result in results), success=self.solved_by_acting(), results=results
         )
 
-    def _make(self, wanted: CheckedCall) -> ToolResult:
+    def _make(self, wanted: CheckedCall, said: str = "") -> ToolResult:
+        """What comes of one call; `said` is the answer to a proposal."""
         call = wanted.call
         if wanted.problem is not None:
             return _failed(call, BAD_CALL.format(name=call.name, problem=wanted.problem))
+        if call.name == PROPOSE:
+            return ToolResult(call.id, call.name, said)
         arguments = call.arguments or {}
         if call.name == PYTHON:
             text = self._repl(arguments["code"].strip()).strip()
@@ -159,7 +154,7 @@ class GeneralEnv:
         @functools.wraps(tool.__call__)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not tool.is_open():
-                raise PermissionError(CLOSED.format(name=tool.name))
+                raise PermissionError(f"{tool.name} is not open yet")
             value = tool(*args, **kwargs)
             if isinstance(value, IllustratedText):
                 self._shown += value.images
@@ -172,20 +167,8 @@ class GeneralEnv:
         return images
 
 
-def _proposed(wanted: CheckedCall, said: str) -> ToolResult:
-    call = wanted.call
-    if call.name != PROPOSE:
-        return _failed(call, NOT_MADE.format(name=call.name))
-    if wanted.problem is not None:
-        return _failed(call, BAD_CALL.format(name=call.name, problem=wanted.problem))
-    return ToolResult(call.id, call.name, said)
-
-
 def _failed(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(call.id, call.name, text, failed=True)
-
-
-# The right environment for a task.
 
 
 def open_environment(
@@ -198,9 +181,6 @@ def open_environment(
         return AlfWorldEnv(task, tools, pool=pool)
     own: GeneralEnv | None = task.open_environment(tools, pool=pool)
     return own if own is not None else GeneralEnv(task, tools, pool=pool)
-
-
-# The environment of ALFWorld: the actions are tools on the task's game, and acting can end the episode.
 
 
 class AlfWorldEnv(GeneralEnv):

@@ -1,8 +1,6 @@
 """The dialect of native calls: what the calls of an answer mean, and how they read as text.
 
-Counting: an answer is one action however many calls it holds, as one block of code may call several tools in
-the text dialect. It is a proposal if it calls `propose_solution` (other calls of that answer are not made, as
-code beside a solution is not run), else a use of tools if at least one call can be made, else invalid.
+An answer is one action however many calls it holds: a proposal, else a use of tools, else invalid.
 """
 
 from __future__ import annotations

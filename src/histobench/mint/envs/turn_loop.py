@@ -1,8 +1,6 @@
-"""The turn loop of the published benchmark as pure functions: text in, text out.
+"""The turn loop of the published benchmark as pure functions.
 
-A turn is `act` (log and count what the model did), `settle` (apply what came of it, check the budgets) and,
-while the episode goes on, `observe` (the next user message). Running code, checking answers and asking an
-expert happen between these calls, elsewhere.
+A turn is `act` (log and count), `settle` (apply what came of it) and `observe` (the next message).
 """
 
 from __future__ import annotations
@@ -24,16 +22,12 @@ from histobench.mint.messages.parts import (
 )
 from histobench.mint.messages.record import message_record
 
-# The state of an episode, in the shape of the published results file.
-
 FeedbackType = Literal["no_feedback", "feedback_wo_gt", "feedback_with_gt"]
 TerminateReason = Literal["task_success", "max_propose_steps", "max_steps", "error"]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How often the agent may act and propose."""
-
     max_steps: int = 5
     max_propose_solution: int = 2
     count_down: bool = True
@@ -41,8 +35,6 @@ class Budget:
 
 @dataclass(frozen=True)
 class Counts:
-    """Actions so far."""
-
     propose_solution: int = 0
     use_tool: int = 0
     invalid_action: int = 0
@@ -69,7 +61,6 @@ class State:
     outcome: Outcome | None = None
 
     def as_published(self, token_counter: dict[str, int] | None = None) -> dict[str, Any]:
-        """The `state` object of a line of `results.jsonl`."""
         return {
             "history": [message_record(message) for message in self.history],
             "finished": self.finished,
@@ -91,19 +82,16 @@ LAST_STEP = "You should take the last step to propose a solution."
 class ActionOutcome:
     """What came of an action: text for the agent (`None`: a wrong proposal), and whether the task is solved.
 
-    `counted` is false when the tool itself (not the agent's code) failed: such a turn is free. `results`
-    answer the native calls, in their order; `images` are what tools showed while code ran.
+    `results` answer the native calls, in their order; `images` are what tools showed while code ran.
     """
 
     observation: str | None = None
     success: bool = False
-    counted: bool = True
     results: tuple[ToolResult, ...] = ()
     images: tuple[Image, ...] = ()
 
 
 def begin(prompt: str | Message) -> State:
-    """The state before the first turn; a prompt with pictures is a message."""
     message = Message("user", prompt) if isinstance(prompt, str) else prompt
     return State(history=(message,), latest_output={"content": message.content})
 
@@ -130,7 +118,7 @@ def settle(state: State, action: Action, outcome: ActionOutcome, budget: Budget)
     """Apply what came of the action, then check the budgets; proposals are checked before steps."""
     if action.kind == "error":
         return _finish(state, "error", action.outcome, error=action.error)
-    if action.kind == "execute" and outcome.counted:
+    if action.kind == "execute":
         state = replace(state, counts=replace(state.counts, use_tool=state.counts.use_tool + 1))
     if outcome.success:
         return _finish(state, "task_success", "solved")
@@ -157,12 +145,10 @@ def unsolved(action: Action) -> Outcome:
 
 
 def steps_left(state: State, budget: Budget) -> int:
-    """Counted actions that remain."""
     return budget.max_steps - state.counts.total
 
 
 def proposals_left(state: State, budget: Budget) -> int:
-    """Proposals that remain."""
     return budget.max_propose_solution - state.counts.propose_solution
 
 

@@ -20,8 +20,6 @@ from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tasks.reasoning import MultipleChoiceTask
 from histobench.mint.tools.base import Tool
 
-# What the expert is asked.
-
 TEMPLATE = Path(__file__).parent / "expert_prompt.txt"
 NOT_GIVEN = "NOT GIVEN"
 
@@ -35,7 +33,6 @@ def expert_prompt(
     *,
     knows_solution: bool,
 ) -> str:
-    """The worked example, the tools, the conversation so far with the newest observation, the solution."""
     example = wording.example(task, with_feedback=True)
     trajectory = "\n".join(
         [TASK_HEADER + wording.task(task), *(message.content for message in history[1:]), observation]
@@ -64,8 +61,6 @@ def solution_line(reference: Any, *, published: bool) -> str:
     return str(reference).strip()
 
 
-# Did the expert give the answer away?
-
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 _FENCED = re.compile(r"```[a-zA-Z0-9]*\n(.*?)```", re.DOTALL)
 _OPTION = re.compile(
@@ -78,7 +73,6 @@ _TRUTH = re.compile(
     r"(yes|no|true|false)\b(?=[\"'`*]*\s*(?:[.,;!)]|$))",
     re.IGNORECASE | re.MULTILINE,
 )
-_TRUTHS = {"yes", "no", "true", "false"}
 _OPTION_TEXT = re.compile(r"\banswer\s*(?:is|should be|:)\s*([^.\n]{2,80})", re.IGNORECASE)
 _QUOTED = re.compile(r"\"([^\"\n]{2,80})\"|'([^'\n]{2,80})'|`([^`\n]{1,80})`|\*\*([^*\n]{1,80})\*\*")
 #: So much of a feedback is read, and so many answers in it are tried: an expert is a model, too.
@@ -117,7 +111,7 @@ def _new_answers(task: Task, said: str, feedback: str) -> list[str]:
         return sorted(named) or [
             text for text in _OPTION_TEXT.findall(feedback) if not _contains(spoken, text)
         ]
-    if str(task.reference).strip().lower() in _TRUTHS:
+    if str(task.reference).strip().lower() in {"yes", "no", "true", "false"}:
         spoken = said.replace(task.prompt, "")  # a prompt asks "yes or no", "True or False"
         return sorted({word for word in _TRUTH.findall(feedback) if not _contains(spoken, word)})
     found = {match.group() for match in _NUMBER.finditer(feedback) if _is_stated(match)}
@@ -141,18 +135,12 @@ def _options(text: str) -> set[str]:
 
 
 def _contains(text: str, phrase: str) -> bool:
-    """Whether the phrase stands in the text as whole words or numbers, in any case."""
     return re.search(rf"(?<![\w.]){re.escape(phrase)}(?![\w]|\.\d)", text, re.IGNORECASE) is not None
 
 
 @dataclass
 class EpisodeExpert:
-    """Gives feedback after each turn and keeps the books on it.
-
-    A provider that fails gives no feedback and the episode goes on, as in the published benchmark; the
-    failure is counted. `writer` is the model or person behind the expert; without one the feedback is a
-    placebo.
-    """
+    """Gives feedback after each turn; a provider that fails gives none. Without `writer` it is a placebo."""
 
     kind: FeedbackKind
     task: Task
@@ -166,16 +154,13 @@ class EpisodeExpert:
 
     @property
     def usage(self) -> Usage:
-        """Tokens spent on feedback."""
         return self.writer.usage if self.writer else Usage()
 
     @property
     def cost(self) -> float | None:
-        """Dollars spent on feedback."""
         return self.writer.cost if self.writer else 0.0
 
     def __call__(self, history: tuple[Message, ...], observation: str) -> str:
-        """The feedback for the turn, "" for none."""
         feedback = self._feedback(history, observation)
         self.given.append(feedback)
         self.leaks.append(leaks_answer(self.task, history, observation, feedback))
@@ -192,22 +177,14 @@ class EpisodeExpert:
         if self.kind.form == "placebo" or self.writer is None:
             return placebo(history)
         prompt = expert_prompt(
-            self.task,
-            self.tools,
-            self.wording,
-            history,
-            observation,
-            knows_solution=self.kind.knows_solution,
+            self.task, self.tools, self.wording, history, observation, knows_solution=self.kind.knows_solution
         )
         self.prompts.append(prompt)
         try:
             answer = self.writer((Message("user", prompt),))
             text = (answer if isinstance(answer, str) else answer.content).strip()
-        except RequestRefusedError as error:
-            self.failures.append(str(error))
-            return ""
-        except ProviderError as error:
-            if error.hopeless:
+        except (RequestRefusedError, ProviderError) as error:
+            if isinstance(error, ProviderError) and error.hopeless:
                 raise
             self.failures.append(str(error))
             return ""

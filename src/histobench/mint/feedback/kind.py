@@ -37,17 +37,14 @@ class FeedbackKind:
 
     @property
     def name(self) -> str:
-        """As folders of results spell it."""
         return f"{'GT' if self.knows_solution else 'no_GT'}-{self.form}"
 
     @property
     def state_type(self) -> FeedbackType:
-        """As the state of an episode spells it."""
         return "feedback_with_gt" if self.knows_solution else "feedback_wo_gt"
 
 
 def parse_kind(name: str) -> FeedbackKind:
-    """The kind that a folder name spells."""
     knowledge, _, form = name.partition("-")
     known = [FeedbackKind(knows, form).name for knows in (False, True) for form in FORMS]
     if name not in known:
@@ -62,9 +59,7 @@ def one_bit(text: str) -> str:
     ('This is GOOD.', '')
     """
     sentence = text.split(".")[0]
-    if "GOOD" in sentence:
-        return GOOD
-    return BAD if "BAD" in sentence else ""
+    return GOOD if "GOOD" in sentence else BAD if "BAD" in sentence else ""
 
 
 def placebo(history: tuple[Message, ...]) -> str:

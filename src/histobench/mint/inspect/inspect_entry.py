@@ -89,11 +89,9 @@ def _expert(feedback: str, gt: bool) -> ExpertPlan | None:
 
 
 def _sample(dataset: TaskDataset, item: MintTask, k: int) -> Sample:
-    """The conversation is made when the episode is played; here stands what the task is about."""
     # A household task's introduction comes from the running game; none is started for the list.
-    question = f"{dataset.name}: {item.task_id}" if item.decided_by_acting else item.prompt
     return Sample(
-        input=question,
+        input=f"{dataset.name}: {item.task_id}" if item.decided_by_acting else item.prompt,
         target="" if item.decided_by_acting else str(item.reference),
         id=f"{dataset.name}/{item.task_id}",
         metadata={"dataset": dataset.name, "family": dataset.type, "task_id": str(item.task_id), "k": k},

@@ -37,7 +37,6 @@ _VERDICTS = {CORRECT: True, INCORRECT: False, "yes": True, "no": False, "pass": 
 
 
 def write_inspect_logs(episodes: Sequence[StoredEpisode], folder: str | Path) -> list[Path]:
-    """A log for each model and setting; `mint table` and `inspect view` read them."""
     cells: dict[tuple[str, str, str, int], list[StoredEpisode]] = defaultdict(list)
     for episode in episodes:
         cell = episode.cell
@@ -91,7 +90,6 @@ def _own_outcomes(header: EvalSpec, samples: Iterable[EvalSample]) -> Iterator[E
 
 
 def _feedback(header: EvalSpec) -> tuple[str, str]:
-    """Who gave feedback, and of which kind."""
     form = header.task_args.get("feedback", "none")
     if form == "none":
         return NONE, NONE
@@ -110,8 +108,6 @@ def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:
     success = _success(sample)
     if sample.error is not None or success is None:
         return None
-    calls = sum(len(getattr(message, "tool_calls", None) or ()) for message in sample.messages)
-    tokens = sum(usage.total_tokens for usage in sample.model_usage.values())
     return EpisodeOutcome(
         model=_short(header.model),
         feedback_model=NONE,
@@ -121,23 +117,17 @@ def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:
         task_id=str(sample.id),
         success=success,
         proposals=1,
-        tool_calls=calls,
+        tool_calls=sum(len(getattr(message, "tool_calls", None) or ()) for message in sample.messages),
         terminate_reason="task_success" if success else "max_steps",
-        tokens=tokens or None,
+        tokens=sum(usage.total_tokens for usage in sample.model_usage.values()) or None,
     )
 
 
 def _success(sample: EvalSample) -> bool | None:
-    for score in (sample.scores or {}).values():
-        value = score.value
-        if isinstance(value, str):
-            return _VERDICTS.get(value, _VERDICTS.get(value.lower()))
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int | float) and value in (0, 1):
-            return bool(value)
-        return None
-    return None
+    value = next((score.value for score in (sample.scores or {}).values()), None)
+    if isinstance(value, str):
+        return _VERDICTS.get(value, _VERDICTS.get(value.lower()))
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else None
 
 
 def _log(cell: Cell, episodes: Sequence[StoredEpisode]) -> EvalLog:

@@ -36,10 +36,7 @@ from histobench.mint.tools.wikipedia_search import open_encyclopedia
 
 
 class InspectPlayer(Player, EpisodeAgent):
-    """Asks a model that Inspect has opened, in one episode. Retries, caching and prices are Inspect's.
-
-    Lives in a worker thread; the question is put on Inspect's own event loop.
-    """
+    """Asks a model that Inspect has opened, in one episode. Retries, caching and prices are Inspect's."""
 
     cost = None  # Inspect keeps the accounts
 
@@ -77,7 +74,6 @@ def _usage(usage: ModelUsage) -> Usage:
 
 
 def as_inspect_messages(history: Sequence[Message]) -> list[ChatMessage]:
-    """The conversation as Inspect stores and sends it."""
     return [
         ChatMessageUser(content=message.content)
         if message.role == "user"
@@ -86,7 +82,6 @@ def as_inspect_messages(history: Sequence[Message]) -> list[ChatMessage]:
     ]
 
 
-#: Where the finished episode lies in the store of a sample.
 EPISODE = "histobench:episode"
 #: The role of the model that gives feedback: `--model-role expert=MODEL`.
 EXPERT = "expert"
@@ -112,7 +107,6 @@ class Playbook:
 
 @solver
 def mint_episode(playbook: Playbook) -> Solver:
-    """Turns until the task is solved or the budget is spent."""
     limiter: CapacityLimiter | None = None
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -132,8 +126,7 @@ def mint_episode(playbook: Playbook) -> Solver:
             shared = RunContext(shared_pool(), playbook.wording, encyclopedia, threading.Event())
             return run_episode(planned, task, state.epoch, shared=shared, player=player, expert=expert)
 
-        finished = await to_thread.run_sync(play, limiter=limiter)
-        _keep(state, finished, player)
+        _keep(state, await to_thread.run_sync(play, limiter=limiter), player)
         return state
 
     return solve
@@ -161,13 +154,8 @@ def _keep(state: TaskState, finished: Finished, player: InspectPlayer) -> None:
     state.completed = True
 
 
-# The verdict was reached while the episode was played; the scorer reports it.
-
-
 @scorer(metrics=[accuracy(), stderr(), grouped(accuracy(), "dataset", all=False)])
 def task_success() -> Scorer:
-    """Whether the task was solved within its budget, and what the agent did."""
-
     async def score(state: TaskState, target: Target) -> Score:
         episode = state.store.get(EPISODE)
         if episode is None:

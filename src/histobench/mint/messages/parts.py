@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,8 +35,6 @@ class MessageOrigin:
 
 @dataclass(frozen=True)
 class Text:
-    """Words."""
-
     text: str
     origin: MessageOrigin | None = None
 
@@ -50,12 +49,18 @@ class Image:
 
     @cached_property
     def sha256(self) -> str:
-        """Names the picture in records."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
+    def base64(self) -> str:
+        return b64encode(self.data).decode()
+
+    @property
+    def url(self) -> str:
+        return f"data:{self.media_type};base64,{self.base64}"
+
+    @property
     def file_name(self) -> str:
-        """The file that keeps it beside the results."""
         return f"{self.sha256}.{self.media_type.partition('/')[2]}"
 
 
@@ -71,11 +76,6 @@ class ToolCall:
 
     @classmethod
     def parse(cls, id: str, name: str, written: str, origin: MessageOrigin | None = None) -> ToolCall:
-        """A call whose arguments come as text, as most providers send them.
-
-        >>> ToolCall.parse("1", "look", "").arguments, ToolCall.parse("1", "look", "{'a': 1}").arguments
-        ({}, None)
-        """
         try:
             arguments = parse_json(written) if written.strip() else {}
         except (ValueError, RecursionError):
@@ -84,7 +84,6 @@ class ToolCall:
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as JSON text, as the model wrote them where it did."""
         return self.written or json.dumps(self.arguments or {}, ensure_ascii=False)
 
 
@@ -109,8 +108,6 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The model's words for not answering."""
-
     text: str
     origin: MessageOrigin | None = None
 
@@ -140,33 +137,21 @@ class Message:
 
     @classmethod
     def of(cls, role: Role, parts: Iterable[Part]) -> Message:
-        """A message made of parts.
-
-        >>> Message.of("user", [Text("What is this? "), Image(b"...")]).content
-        'What is this? [picture]'
-        """
         parts = tuple(parts)
         return cls(role, "".join(map(_as_text, parts)), parts)
 
     @property
     def as_parts(self) -> tuple[Part, ...]:
-        """The parts, also of a message that is text alone."""
         return self.parts or (Text(self.content),)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The functions it wants called."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """All pictures, those of results included."""
-        found: list[Image] = []
-        for part in self.parts:
-            found += (
-                [part] if isinstance(part, Image) else part.images if isinstance(part, ToolResult) else ()
-            )
-        return tuple(found)
+        shown = [(part,) if isinstance(part, Image) else getattr(part, "images", ()) for part in self.parts]
+        return tuple(image for images in shown for image in images)
 
 
 @dataclass(frozen=True)
@@ -178,16 +163,10 @@ class ToolSpec:
     parameters: dict[str, Any]
 
     def named(self, schema: str) -> dict[str, Any]:
-        """As a provider takes it who calls the parameters `schema`."""
         return {"name": self.name, "description": self.description, schema: self.parameters}
 
 
 def spoken(parts: Iterable[Part]) -> str:
-    """The words of an answer: its text, or its refusal; no reasoning.
-
-    >>> spoken([Reasoning("hm"), Text("4")])
-    '4'
-    """
     return "".join(part.text for part in parts if isinstance(part, Text | Refusal))
 
 
@@ -203,12 +182,8 @@ def _as_text(part: Part) -> str:
             return ""
 
 
-# The line above an expert's words, in what the agent reads and in every transcript.
-
 FEEDBACK_HEADING = "\nExpert feedback:\n"
 
-
-# Pictures: every provider takes what `load_image` gives.
 
 #: Longest side in pixels and size of the file; the narrowest of the documented limits of the providers.
 MAX_SIDE = 1568
@@ -255,8 +230,7 @@ def _on_white(picture: Any) -> Any:
     if picture.mode in ("RGB", "L"):
         return picture.convert("RGB")
     layer = picture.convert("RGBA")
-    white = Pillow.new("RGBA", layer.size, "white")
-    return Pillow.alpha_composite(white, layer).convert("RGB")
+    return Pillow.alpha_composite(Pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
 def _encoded(picture, side: int, format: str) -> bytes:  # type: ignore[no-untyped-def]

@@ -18,22 +18,16 @@ _FEEDBACK = "After each turn an expert may comment on what you did.\n\n"
 
 
 class OwnWording:
-    """The words of this project."""
-
     def template(self) -> str:
-        """The whole message, with names in braces where the parts go."""
         return (TEMPLATES / "with_tool.txt").read_text(encoding="utf-8").removesuffix("\n")
 
     def tools(self, tools: Sequence[Tool]) -> str:
-        """Heading, then signature and description of each tool."""
         return get_toolset_description(tools)
 
     def example(self, task: Task, *, with_feedback: bool) -> str:
-        """The example that belongs to the task's class."""
         return task.in_context_example(use_tool=True, with_feedback=with_feedback).removesuffix("\n")
 
     def task(self, task: Task) -> str:
-        """The task's own prompt."""
         return task.prompt
 
 
@@ -70,8 +64,6 @@ def calls_message(task: Task, budget: Budget, *, with_feedback: bool = False) ->
         task_prompt=TASK_HEADER + task.prompt,
     )
 
-
-# Whose words a run uses: `--prompts own` or `--prompts official --prompts-dir DIR`.
 
 CHOICES = ("own", "official")
 

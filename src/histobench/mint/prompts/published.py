@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,8 +12,6 @@ from histobench.core.files import read_plain_text
 from histobench.core.text import parse_python
 from histobench.mint.tasks.base import Task
 from histobench.mint.tools.base import Tool
-
-# Reads texts out of Python source without running it.
 
 _METHODS = {"strip", "lstrip", "rstrip"}
 
@@ -30,7 +28,6 @@ class LiteralSource:
         self._names = self._texts(self._tree.body, {})
 
     def class_texts(self) -> dict[str, dict[str, str]]:
-        """The texts of every class that has a `name`, by that."""
         found = {}
         for node in self._tree.body:
             if isinstance(node, ast.ClassDef):
@@ -39,26 +36,15 @@ class LiteralSource:
                     found[texts["name"]] = texts
         return found
 
-    def prefix_in_class(self, name: str) -> str:
-        """The first text that the code of a class puts before something: `"text" + ...`."""
+    def first_text(self, name: str, wanted: Callable[[ast.AST], str | None]) -> str:
+        """The first text that `wanted` finds in the class or function `name`, from top to bottom."""
         for node in self._tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                for part in _in_order(node):
-                    match part:
-                        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Add()) if len(text) > 2:
-                            return text
-                raise HistobenchError(f"{self._path}: no text is put before the prompt in {name}")
-        raise HistobenchError(f"{self._path}: no class {name}")
-
-    def first_text_in_function(self, name: str, containing: str) -> str:
-        """The first text of some length in a function that contains `containing`."""
-        for node in self._tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                for part in _in_order(node):
-                    match part:
-                        case ast.Constant(value=str(text)) if containing in text:
-                            return text
-        raise HistobenchError(f"{self._path}: no text with {containing!r} in a function {name}")
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+                parts = [part for part in ast.walk(node) if hasattr(part, "lineno")]
+                parts.sort(key=lambda part: (part.lineno, part.col_offset))  # type: ignore[attr-defined]
+                if text := next(filter(None, map(wanted, parts)), None):
+                    return text
+        raise HistobenchError(f"{self._path}: no text in {name}")
 
     def _texts(self, body: list[ast.stmt], names: Mapping[str, str]) -> dict[str, str]:
         texts = dict(names)
@@ -98,10 +84,18 @@ def _filled_in(template: str, values: Mapping[str, str | None]) -> str | None:
         return None
 
 
-def _in_order(node: ast.AST) -> list[ast.AST]:
-    """All parts of a tree, from top to bottom of the file."""
-    parts = [part for part in ast.walk(node) if hasattr(part, "lineno")]
-    return sorted(parts, key=lambda part: (part.lineno, part.col_offset))  # type: ignore[attr-defined]
+def _prefix(node: ast.AST) -> str | None:
+    match node:
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Add()) if len(text) > 2:
+            return text
+    return None
+
+
+def _line(node: ast.AST) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)) if "\n" in text:
+            return text
+    return None
 
 
 TEMPLATE = Path("mint/prompt/templates/template_with_tool.txt")
@@ -142,28 +136,24 @@ class PublishedWording:
         return text
 
     def example(self, task: Task, *, with_feedback: bool) -> str:
-        """The published example of the task's kind."""
         name = "with_tool_and_feedback.txt" if with_feedback else "with_tool.txt"
         return self._read(EXAMPLES / task.task_name / name)
 
     def task(self, task: Task) -> str:
-        """The task with the published sentence before it."""
         name = type(task).__name__
         path = PREFIXES.get(name)
-        prefix = LiteralSource(self._folder / path).prefix_in_class(name) if path else ""
+        prefix = LiteralSource(self._folder / path).first_text(name, _prefix) if path else ""
         return prefix + task.bare_prompt
 
     @cached_property
     def _heading(self) -> str:
         path, function = TOOL_LIST
-        return LiteralSource(self._folder / path).first_text_in_function(function, "\n")
+        return LiteralSource(self._folder / path).first_text(function, _line)
 
     @cached_property
     def _tool_texts(self) -> dict[str, dict[str, str]]:
-        texts: dict[str, dict[str, str]] = {}
-        for path in TOOL_FILES:
-            texts.update(LiteralSource(self._folder / path).class_texts())
-        return texts
+        first, second = (LiteralSource(self._folder / path).class_texts() for path in TOOL_FILES)
+        return first | second
 
     def _read(self, path: Path) -> str:
         return read_plain_text(self._folder / path)

@@ -33,7 +33,6 @@ class AgentComparison:
 def side_by_name(
     outcomes: Iterable[EpisodeOutcome], first: str, second: str, *, k: int
 ) -> tuple[list[EpisodeOutcome], list[EpisodeOutcome]]:
-    """The episodes of two agents with budget k, each named MODEL or MODEL+EXPERT[/KIND]."""
     sides: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.k == k:
@@ -45,7 +44,7 @@ def side_by_name(
         kinds = sorted({outcome.feedback_type for outcome in sides[name]})
         if len(kinds) > 1:
             choices = " or ".join(f"{name}/{kind}" for kind in kinds)
-            raise HistobenchError(f"{name} has feedback of {len(kinds)} kinds; write {choices}")
+            raise HistobenchError(f"{name} has {len(kinds)} kinds of feedback; write {choices}")
     return sides[first], sides[second]
 
 
@@ -59,11 +58,6 @@ def _names(outcome: EpisodeOutcome) -> list[str]:
 def compare_agents(
     first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]
 ) -> list[AgentComparison]:
-    """Over all tasks, for each family and for each dataset; groups with fewer than two tasks are left out.
-
-    Anyone who reads the whole table reads as many tests as it has rows: the chance that any of them claims a
-    difference that is none is 5% only by the corrected p-values.
-    """
     groups: dict[str, tuple[list[EpisodeOutcome], list[EpisodeOutcome]]] = defaultdict(lambda: ([], []))
     for side, outcomes in enumerate((first, second)):
         for outcome in outcomes:

@@ -70,37 +70,22 @@ class EpisodeOutcome:
 
     @property
     def run_name(self) -> str:
-        """Who played under which setting.
-
-        >>> EpisodeOutcome("m", "e", "GT-binary", 5, "gsm8k", "1", True).run_name
-        'm + e GT-binary, k=5'
-        """
         helped = self.feedback_model != NO_FEEDBACK
         expert = f" + {self.feedback_model} {self.feedback_type}" if helped else ""
         return f"{self.model}{expert}, k={self.k}"
 
     @property
     def key(self) -> tuple[str, str]:
-        """The task that was played: its dataset and its name there."""
         return self.task, self.task_id
 
 
 def counted(outcomes: Iterable[EpisodeOutcome], failures: Collection[str] = FAILURES) -> list[EpisodeOutcome]:
-    """The episodes that a success rate is of: those solved, and those whose outcome counts as a failure.
-
-    >>> filtered = EpisodeOutcome("m", "None", "None", 5, "gsm8k", "1", False, outcome="filtered")
-    >>> len(counted([filtered])), len(counted([filtered], ["wrong"]))
-    (1, 0)
-    """
+    """The episodes that a success rate is of: those solved, and those whose outcome counts as a failure."""
     return [outcome for outcome in outcomes if outcome.success or outcome.outcome in failures]
 
 
 def parse_failures(text: str) -> tuple[str, ...]:
-    """The outcomes that a user wants to count as failures: a list with commas, or `all`.
-
-    >>> parse_failures("wrong,out_of_turns")
-    ('wrong', 'out_of_turns')
-    """
+    """The outcomes that a user wants to count as failures: a list with commas, or `all`."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names == ("all",):
         return tuple(name for name in OUTCOMES if name != SOLVED)
@@ -113,7 +98,6 @@ def parse_failures(text: str) -> tuple[str, ...]:
 
 
 def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bool]]:
-    """Which tries of each task succeeded, sorted by task so that sums do not depend on the order."""
     tasks: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for outcome in outcomes:
         tasks[outcome.key].append(outcome.success)
@@ -121,7 +105,6 @@ def by_task(outcomes: Iterable[EpisodeOutcome]) -> dict[tuple[str, str], list[bo
 
 
 def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
-    """The rows of a table of outcomes (`.csv` or `.csv.gz`)."""
     from pydantic import TypeAdapter, ValidationError
 
     read = TypeAdapter(EpisodeOutcome).validate_python
@@ -136,7 +119,6 @@ def read_outcome_table(path: str | Path) -> Iterator[EpisodeOutcome]:
 
 
 def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) -> None:
-    """Write outcomes as a table that `read_outcome_table` reads."""
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(EpisodeOutcome)])
         writer.writeheader()
@@ -146,7 +128,6 @@ def write_outcome_table(path: str | Path, outcomes: Iterable[EpisodeOutcome]) ->
 
 
 def mean_tokens(outcomes: Iterable[EpisodeOutcome]) -> float | None:
-    """Tokens of an episode on average; unknown as soon as one episode's are."""
     tokens = [outcome.tokens for outcome in outcomes]
     known = [number for number in tokens if number is not None]
     return sum(known) / len(known) if known and len(known) == len(tokens) else None

@@ -1,10 +1,10 @@
-"""Recorded episodes as they lie on disk."""
+"""Episodes that were played: recordings as they lie on disk, and folders of runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from histobench.core.files import read_json_lines
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.messages.parts import Message
 from histobench.mint.results.episode_outcome import NO_FEEDBACK, EpisodeOutcome
+from histobench.mint.results.stored_episode import StoredEpisode, find_result_files, read_files
 from histobench.mint.tasks.base import Rule
 
 SUFFIX = ".jsonl.gz"
@@ -32,10 +33,11 @@ class Turn:
     feedback: str
 
 
+_TURN = [each.name for each in fields(Turn)][2:-1]
+
+
 @dataclass(frozen=True)
 class Recording:
-    """One recorded episode. `run` is the name of its file: the model, and the expert if there was one."""
-
     run: str
     model: str
     task: str
@@ -57,7 +59,6 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """Unique in a folder: run, dataset and id."""
         return f"{self.run} {self.task} {self.task_id}"
 
     @property
@@ -69,17 +70,14 @@ class Recording:
 
     @property
     def messages(self) -> list[str]:
-        """What the model wrote, turn by turn."""
         return [turn.assistant for turn in self.turns]
 
     @property
     def written(self) -> list[Message]:
-        """The same as messages."""
         return [Message("assistant", text) for text in self.messages]
 
     @property
     def feedback(self) -> list[str]:
-        """What the expert said to each message."""
         return [turn.feedback for turn in self.turns]
 
     @property
@@ -88,7 +86,6 @@ class Recording:
 
     @property
     def outcome(self) -> EpisodeOutcome:
-        """Without the text."""
         return EpisodeOutcome(
             model=self.model,
             feedback_model=self.feedback_model,
@@ -105,7 +102,6 @@ class Recording:
 
 
 def read_recordings(folder: str | Path) -> Iterator[Recording]:
-    """Every episode of the `*.k5.jsonl.gz` files of a folder, or of one such file."""
     folder = Path(folder)
     files = [folder] if folder.is_file() else sorted(folder.glob(f"*.k*{SUFFIX}"))
     if not files:
@@ -129,27 +125,28 @@ def _recording(run: str, record: dict[str, Any]) -> Recording:
         max_steps=settings["max_steps"],
         max_propose=settings["max_propose"],
         first_cell_number=settings.get("first_cell_number", 1),
-        turns=tuple(_turn(turn) for turn in record["turns"]),
+        turns=tuple(
+            Turn(t["assistant"], t["kind"], *map(t.get, _TURN), t.get("feedback") or "")  # type: ignore[call-arg]
+            for t in record["turns"]
+        ),
         success=record["success"],
         terminate_reason=record["terminate_reason"],
         counts=record["counts"],
         flags=frozenset(record.get("flags", ())),
         error=record.get("error"),
         feedback_model=feedback["model"] if feedback else NO_FEEDBACK,
-        feedback_type=f"{'GT' if feedback['gt'] else 'no_GT'}-{feedback['form']}"
-        if feedback
-        else NO_FEEDBACK,
+        feedback_type=f"{'GT' * feedback['gt'] or 'no_GT'}-{feedback['form']}" if feedback else NO_FEEDBACK,
         won=(record.get("reference_replay") or {}).get("env_won"),
     )
 
 
-def _turn(turn: dict[str, Any]) -> Turn:
-    return Turn(
-        assistant=turn["assistant"],
-        kind=turn["kind"],
-        verdict=turn.get("verdict"),
-        observation=turn.get("observation"),
-        steps_left=turn.get("steps_left"),
-        proposals_left=turn.get("proposals_left"),
-        feedback=turn.get("feedback") or "",
-    )
+Episode = StoredEpisode | Recording
+
+
+def read_played(path: str | Path) -> Iterator[Episode]:
+    path = Path(path)
+    return read_recordings(path) if holds_recordings(path) else read_files(find_result_files(path))
+
+
+def holds_recordings(path: Path) -> bool:
+    return path.name.endswith(SUFFIX) or (path.is_dir() and any(path.glob(f"*.k*{SUFFIX}")))

@@ -34,11 +34,7 @@ def rescore(
     open_env: Callable[[Task], GeneralEnv] | None = None,
     won: bool | None = None,
 ) -> Rescored:
-    """Check the proposals of an episode again, in order.
-
-    An episode that is decided by acting is acted again in `open_env`. Without one, `won` is the strict
-    verdict on a stored success if it is known; otherwise the stored success stands.
-    """
+    """Check the proposals of an episode again, in order."""
     task = copy.copy(task)
     task.rule = rule
     actions = [classify(text) for text in messages]
@@ -56,12 +52,10 @@ def rescore(
             success = any(env.outcome(action).success for action in actions if not action.is_proposal)
     else:
         success = any(_accepts(task, answer) for answer in answers)
-    lost = stored_success and not success
-    return Rescored(success, open=lost and unspent)
+    return Rescored(success, open=stored_success and not success and unspent)
 
 
 def _accepts(task: Task, answer: str) -> bool:
-    """Whether the checker accepts the answer; one that raises does not."""
     try:
         return checked(task, answer)
     except CheckerError:

@@ -21,15 +21,11 @@ from histobench.mint.results.uncertainty import (
 )
 from histobench.statistics.intervals import Interval
 
-# Success of every model on every family or dataset, with intervals and what the agents did.
-
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One model without feedback on some tasks; the interval and the means are of the largest budget."""
-
     model: str
     group: str
     rates: dict[int, float]
@@ -46,7 +42,6 @@ class GroupRow:
 
 
 def group_rows(outcomes: Iterable[EpisodeOutcome], by: str = "all") -> list[GroupRow]:
-    """A row for each model and group, models in order of their names."""
     groups: dict[tuple[str, str], list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.feedback_model == NO_FEEDBACK:
@@ -77,8 +72,6 @@ def _group_row(model: str, group: str, outcomes: Sequence[EpisodeOutcome]) -> Gr
     )
 
 
-# The published table: success for each budget, improvement rate, gain from feedback.
-
 #: The feedback that the published headline uses.
 FEEDBACK_MODEL = "gpt-4-0613"
 FEEDBACK_TYPE = "no_GT-textual"
@@ -101,14 +94,12 @@ class LeaderboardRow:
 
     @property
     def feedback_gain(self) -> float | None:
-        """Success at k = 5 with the expert minus success without."""
         full = self.rates.get(FULL_BUDGET)
         if full is None or AVERAGE not in self.with_feedback:
             return None
         return self.with_feedback[AVERAGE] - full
 
     def as_published(self) -> dict[str, Any]:
-        """In the shape and with the rounding of the public leaderboard."""
         gain = self.feedback_gain
         published: dict[str, Any] = {
             "SR": {str(k): rate for k, rate in self.rates.items() if k in TREND_BUDGETS},
@@ -130,7 +121,6 @@ def leaderboard(
     feedback_model: str = FEEDBACK_MODEL,
     feedback_type: str = FEEDBACK_TYPE,
 ) -> list[LeaderboardRow]:
-    """A line for every model, in order of their names."""
     plain: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     helped: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -142,16 +132,10 @@ def leaderboard(
 
 
 def display_name(model: str) -> str:
-    """The name that the public table shows.
-
-    >>> display_name("Llama-2-70b-chat-hf")
-    'Llama-2-70b-chat'
-    """
     return _DISPLAY.get(model, model.removesuffix("-hf"))
 
 
 def family_rates(outcomes: Iterable[EpisodeOutcome]) -> dict[str, float]:
-    """Success for each family, and over all episodes."""
     groups: dict[str, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[AVERAGE].append(outcome)

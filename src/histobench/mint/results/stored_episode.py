@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,20 +18,16 @@ from histobench.mint.messages.parts import FEEDBACK_HEADING, Message
 from histobench.mint.messages.record import IMAGES, message_from_record, picture_files
 from histobench.mint.results.episode_outcome import EpisodeOutcome
 
-# What is known of an episode besides its text: cost, time, and whether the expert gave the answer away.
-
 DETAILS = "details.jsonl"
 #: Episodes that could not be played to their end through no fault of the model.
 FAILURES = "provider_failures.jsonl"
 
 
 def read_details(results: Path) -> dict[str, dict[str, Any]]:
-    """Task id -> details of the episodes of a `results.jsonl`; empty for runs of other programs."""
     return _by_task(results.with_name(DETAILS))
 
 
 def read_failures(results: Path) -> dict[str, str]:
-    """Task id -> outcome of the episodes beside a `results.jsonl` that could not be played to their end."""
     failures = _by_task(results.with_name(FAILURES))
     return {task_id: str(note.get("outcome") or "provider_failure") for task_id, note in failures.items()}
 
@@ -43,16 +38,7 @@ def _by_task(path: Path) -> dict[str, dict[str, Any]]:
     return {str(record["task_id"]): record for record in found}  # of two, the later belongs to the result
 
 
-def spent_below(folder: str | Path, *, without: str) -> float:
-    """Dollars paid for the finished episodes below a folder, as far as known; not below its `without`."""
-    folder = Path(folder)
-    files = (path for path in folder.glob(f"**/{DETAILS}") if path.relative_to(folder).parts[0] != without)
-    costs = (record.get("cost") for path in files for record in read_details(path).values())
-    return math.fsum(cost for cost in costs if isinstance(cost, int | float))
-
-
 def gave_answer_away(details: dict[str, Any]) -> bool | None:
-    """Whether any feedback of the episode did; `None` where there was none to judge."""
     leaks = (details.get("feedback") or {}).get("leaks") or []
     judged = [leak for leak in leaks if leak is not None]
     return any(judged) if judged else None
@@ -61,7 +47,6 @@ def gave_answer_away(details: dict[str, Any]) -> bool | None:
 FILE = "results.jsonl"
 #: Below a folder of results: what several processes have played, each in a folder of its own.
 WRITERS = "writers"
-#: What such a folder is called.
 WRITER = re.compile(r"\d+of\d+-[0-9a-f]{8}")
 
 
@@ -78,12 +63,10 @@ class StoredEpisode:
 
     @property
     def messages(self) -> list[str]:
-        """What the model wrote, turn by turn, as text."""
         return [message.content for message, _ in self._turns()]
 
     @property
     def written(self) -> list[Message]:
-        """What the model wrote, with its calls and its reasoning where there were any."""
         return [message for message, _ in self._turns()]
 
     @property
@@ -93,7 +76,6 @@ class StoredEpisode:
 
     @property
     def feedback(self) -> list[str]:
-        """What the expert said to each message; "" where it said nothing."""
         answers = [answer or "" for _, answer in self._turns()]
         return [answer.partition(FEEDBACK_HEADING)[2].removesuffix("\n") for answer in answers]
 
@@ -103,15 +85,13 @@ class StoredEpisode:
 
     @property
     def error(self) -> str | None:
-        """The error that ended it."""
         error: str | None = self.state.get("error")
         return error
 
     @property
     def pictures(self) -> list[list[Path]]:
         """The files of the pictures in the task, and in the answer to each message of the model."""
-        history = self.state["history"]
-        shown = [picture_files(entry) for entry in history if entry["role"] != "assistant"]
+        shown = [picture_files(entry) for entry in self.state["history"] if entry["role"] != "assistant"]
         shown += [[] for _ in range(len(self._turns()) + 1 - len(shown))]
         return [[self.folder / IMAGES / name for name in names] for names in shown]
 
@@ -137,7 +117,6 @@ class StoredEpisode:
 
     @property
     def outcome(self) -> EpisodeOutcome:
-        """Without the text."""
         counts = self.state["agent_action_count"]
         return EpisodeOutcome(
             model=self.cell.agent,
@@ -158,7 +137,6 @@ class StoredEpisode:
         )
 
     def _ending(self) -> str:
-        """The outcome of an episode whose record does not name it, from its last message."""
         if self.state["success"] or self.state["terminate_reason"] not in ("max_steps", "max_propose_steps"):
             return ""  # the ending says it
         messages = self.messages
@@ -166,7 +144,6 @@ class StoredEpisode:
 
 
 def find_result_files(path: str | Path) -> list[Path]:
-    """A results file, or all of them below a folder."""
     path = Path(path)
     files = [path] if path.is_file() else sorted(path.rglob(FILE))
     if not files:
@@ -181,7 +158,6 @@ class EachOnce:
         self._seen: dict[tuple[Path, str], Path] = {}
 
     def of(self, path: Path, episodes: Iterable[StoredEpisode]) -> Iterator[StoredEpisode]:
-        """The episodes of a file that stood in no other file of the same cell."""
         place = _without_writer(path)
         for episode in episodes:
             if self._seen.setdefault((place, str(episode.task["task_id"])), path) == path:
@@ -200,7 +176,6 @@ def read_files(files: Iterable[Path]) -> Iterator[StoredEpisode]:
 
 
 def read_cell(output: str | Path, cell: Cell) -> list[StoredEpisode]:
-    """All episodes of a cell below a folder, repeated runs included."""
     found = sorted(Path(output).glob(f"**/{FILE}"))
     places = {path: f"/{path.parent.relative_to(output).as_posix()}" for path in found}
     return list(read_files(path for path, place in places.items() if place.endswith(f"/{cell.path}")))
@@ -210,9 +185,7 @@ def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
     """Episodes that could not be played to their end and are in no results file: not how often."""
     files = list(files)
     finished = {
-        (_without_writer(file), str(episode.task["task_id"]))
-        for file in files
-        for episode in read_episodes(file)
+        (_without_writer(file), str(e.task["task_id"])) for file in files for e in read_episodes(file)
     }
     for file in sorted(files, key=_without_writer):
         cell = parse_cell(file.resolve().parent.as_posix())
@@ -234,18 +207,8 @@ def read_unfinished(files: Iterable[Path]) -> Iterator[EpisodeOutcome]:
 
 
 def _without_writer(path: Path) -> Path:
-    """Where the line would stand if one process had played everything.
-
-    >>> _without_writer(Path("out/writers/1of2-0123abcd/gpt/F=None/results.jsonl")).as_posix()
-    'out/gpt/F=None/results.jsonl'
-    >>> _without_writer(Path("writers/one/gpt/results.jsonl")).as_posix()
-    'writers/one/gpt/results.jsonl'
-    """
-    parts = path.parts
-    for here in range(len(parts) - 2, -1, -1):
-        if parts[here] == WRITERS and WRITER.fullmatch(parts[here + 1]):
-            return Path(*parts[:here], *parts[here + 2 :])
-    return path
+    """Where the line would stand if one process had played everything."""
+    return Path(re.sub(rf"(.*(?:^|/)){WRITERS}/{WRITER.pattern}/", r"\1", path.as_posix(), count=1))
 
 
 def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
@@ -264,7 +227,6 @@ def read_episodes(path: str | Path) -> Iterator[StoredEpisode]:
 
 
 def finished_in(path: Path) -> dict[str, bool]:
-    """Task id -> success of the episodes in a results file; empty where there is no file."""
     finished: dict[str, bool] = {}
     for number, record in read_json_lines(path) if path.is_file() else ():
         try:

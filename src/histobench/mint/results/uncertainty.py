@@ -25,7 +25,6 @@ Floats = NDArray[np.float64]
 
 
 def rate_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval:
-    """The interval of a success rate (as a share) over tasks, within datasets."""
     played = _by_task(outcomes)
     solved, tries = ([counts[place] for counts in played.values()] for place in (0, 1))
     return tasks_interval(solved, tries, datasets=[task for task, _ in played])
@@ -69,10 +68,7 @@ def gain(first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]) -> P
 def _t_over_tasks(
     value: float, each: Floats, tasks: Sequence[tuple[str, str]], *, most: float
 ) -> tuple[Interval, float]:
-    """Interval and p-value of a mean over tasks, whose part of it is `each` [n], within datasets.
-
-    Two tasks are added, with the values `most` and -`most`, the largest that a task can have.
-    """
+    """Interval and p-value of a mean over tasks, whose part of it is `each` [n], within datasets."""
     n = len(each)
     datasets = np.unique([task for task, _ in tasks], return_inverse=True)[1]
     sizes = np.bincount(datasets)
@@ -85,7 +81,6 @@ def _t_over_tasks(
 
 
 def _by_task(outcomes: Sequence[EpisodeOutcome]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Task -> how often it was solved, and played."""
     return {key: (sum(results), len(results)) for key, results in by_task(outcomes).items()}
 
 
@@ -112,27 +107,21 @@ def slope_interval(outcomes: Sequence[EpisodeOutcome]) -> Interval | None:
     return _t_over_tasks(float(weight @ rates), weight @ moved, tasks, most=steepest)[0]
 
 
-# Success rates over the budget k, and what they say about learning from interaction.
-
 DECIMALS = 2
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through success rates: points of success per extra turn, and how well it fits."""
-
     slope: float
     r2: float
 
 
 def success_rate(outcomes: Iterable[EpisodeOutcome]) -> float | None:
-    """Percentage of successes with two decimals, every episode weighing the same; `None` without episodes."""
     results = [outcome.success for outcome in outcomes]
     return round(100 * sum(results) / len(results), DECIMALS) if results else None
 
 
 def rate_by_budget(outcomes: Iterable[EpisodeOutcome]) -> dict[int, float]:
-    """k -> success rate; each k is a run of its own."""
     groups: dict[int, list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         groups[outcome.k].append(outcome)
@@ -140,7 +129,6 @@ def rate_by_budget(outcomes: Iterable[EpisodeOutcome]) -> dict[int, float]:
 
 
 def trend(rates: Mapping[int, float]) -> Trend | None:
-    """The least-squares line through the (rounded) rates; `None` with fewer than two budgets."""
     if len(rates) < 2:
         return None
     slope = _slope([float(k) for k in rates], list(rates.values()))
@@ -168,34 +156,19 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return (y[0] - tau * product) * (1.0 / beta)
 
 
-# Success over several tries of repeated runs: in every one (pass^k), in at least one (pass@k).
-
-
 def tries_per_task(outcomes: Iterable[EpisodeOutcome]) -> int:
-    """How often every task was played, at least."""
     return min(map(len, by_task(outcomes).values()), default=0)
 
 
 def pass_hat(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
-    """The share of tasks solved in all of `tries` tries, without bias from the choice of the tries.
-
-    A task that was solved c times in n tries counts C(c, tries) / C(n, tries). `None` where some task has
-    fewer tries. The outcomes must be of one model and one setting.
-
-    >>> def played(task, success): return EpisodeOutcome("m", "None", "None", 5, "gsm8k", task, success)
-    >>> pass_hat([played("1", True), played("1", True), played("2", True), played("2", False)], 2)
-    0.5
-    """
+    """The share of tasks solved in all of `tries` tries, without bias from the choice of the tries."""
     shares = _shares_in_all(outcomes, tries)
     return None if shares is None else sum(shares) / len(shares)
 
 
 def pass_hat_interval(outcomes: Sequence[EpisodeOutcome], tries: int) -> Interval | None:
-    """The interval of `pass_hat` over tasks; `None` where some task has fewer tries."""
     shares = _shares_in_all(outcomes, tries)
-    if shares is None:
-        return None
-    return tasks_interval(shares, [1] * len(shares))
+    return None if shares is None else tasks_interval(shares, [1] * len(shares))
 
 
 def _shares_in_all(outcomes: Sequence[EpisodeOutcome], tries: int) -> list[float] | None:
@@ -206,15 +179,7 @@ def _shares_in_all(outcomes: Sequence[EpisodeOutcome], tries: int) -> list[float
 
 
 def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
-    """The share of tasks solved in at least one of `tries` tries, without bias from the choice of the tries.
-
-    A task that was solved c times in n tries counts 1 - C(n - c, tries) / C(n, tries). `None` where some task
-    has fewer tries. The outcomes must be of one model and one setting.
-
-    >>> def played(task, success): return EpisodeOutcome("m", "None", "None", 5, "gsm8k", task, success)
-    >>> pass_at([played("1", True), played("1", True), played("2", True), played("2", False)], 1)
-    0.75
-    """
+    """The share of tasks solved in at least one of `tries` tries, without bias from their choice."""
     failed = [EpisodeOutcome(**{**vars(outcome), "success": not outcome.success}) for outcome in outcomes]
     never = pass_hat(failed, tries)
     return None if never is None else 1 - never
@@ -222,8 +187,6 @@ def pass_at(outcomes: Sequence[EpisodeOutcome], tries: int) -> float | None:
 
 @dataclass(frozen=True)
 class TriesRow:
-    """One model and setting, played several times: both measures for every number of tries, as shares."""
-
     model: str
     k: int
     tasks: int
@@ -233,7 +196,6 @@ class TriesRow:
 
 
 def tries_rows(outcomes: Iterable[EpisodeOutcome]) -> list[TriesRow]:
-    """A row for each model and budget without feedback whose tasks were all played more than once."""
     groups: dict[tuple[str, int], list[EpisodeOutcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.feedback_model == NO_FEEDBACK:

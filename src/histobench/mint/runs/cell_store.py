@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
@@ -12,18 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import (
-    atomic_path,
-    read_bytes,
-    read_plain_text,
-    write_json,
-)
+from histobench.core.files import atomic_path, read_bytes, read_plain_text, write_json
 from histobench.core.plain_data import parse_json, read_json
 from histobench.mint.messages.parts import Image
 from histobench.mint.messages.record import IMAGES
 from histobench.mint.results.stored_episode import DETAILS, FAILURES, FILE, finished_in
-
-# A file of JSON lines that only grows: each line is on disk before the next thing happens.
 
 
 class LineJournal:
@@ -38,11 +32,13 @@ class LineJournal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            self._claim()
-            self._repair()
-        except BaseException:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
             os.close(self._descriptor)
-            raise
+            raise HistobenchError(
+                f"{self.path} is being written by another run; wait for it, or give another `results`"
+            ) from error
+        self._repair()
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a line; it has reached the disk when this returns."""
@@ -57,23 +53,9 @@ class LineJournal:
                 raise
 
     def close(self) -> None:
-        """Let another process write."""
         os.close(self._descriptor)
 
-    def _claim(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # no such lock on this platform: a single writer is assumed
-            return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise HistobenchError(
-                f"{self.path} is being written by another run; wait for it, or give another `output`"
-            ) from error
-
     def _repair(self) -> None:
-        """Cut a torn last line off, or end a whole one."""
         content = read_bytes(self.path)
         if not content or content.endswith(b"\n"):
             return
@@ -91,10 +73,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-SETTINGS = "settings.json"
 #: One line for each process that has played episodes here: version, data, sandbox, prices.
 RUNS = "runs.jsonl"
-#: The setting that holds the checksum of the tasks.
 DATA = "data"
 
 
@@ -120,7 +100,6 @@ class CellStore:
             raise
 
     def add(self, episode: dict[str, Any], details: dict[str, Any], images: Iterable[Image] = ()) -> None:
-        """Keep a finished episode, at once; its pictures first, each in a file that its content names."""
         for image in images:
             path = self.folder / IMAGES / image.file_name
             if not path.exists():
@@ -133,15 +112,12 @@ class CellStore:
         self._append(FILE, episode)
 
     def add_failure(self, failure: dict[str, Any]) -> None:
-        """Keep a note of an episode that could not be played to its end through no fault of the model."""
         self._append(FAILURES, failure)
 
     def describe(self, **facts: Any) -> None:
-        """What else is known of the process that plays here; kept in `runs.jsonl` with its first episode."""
         self._record |= facts
 
     def close(self) -> None:
-        """Let another run write here."""
         for journal in self._journals.values():
             journal.close()
 
@@ -152,7 +128,7 @@ class CellStore:
         self._journals[name].append(record)
 
     def _check_settings(self, settings: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        path = self.folder / SETTINGS
+        path = self.folder / "settings.json"
         if not path.exists():
             write_json(path, dict(record))
             return
@@ -163,5 +139,5 @@ class CellStore:
         if changed:
             said = ", ".join(f"{name} was {before.get(name)!r}, now {settings[name]!r}" for name in changed)
             raise HistobenchError(
-                f"{self.folder} was made with other settings ({said}); give another `output`"
+                f"{self.folder} was made with other settings ({said}); give another `results`"
             )

@@ -20,7 +20,6 @@ from histobench.mint.runs.planned_cell import PLACEBO, ExpertPlan, PlannedCell
 from histobench.mint.runs.task_source import BUILT_IN, built_in_dataset
 from histobench.mint.tasks.base import Rule
 
-#: Agent classes of the published benchmark -> kinds of agents here.
 AGENT_CLASSES = {
     "OpenAILMAgent": "openai",
     "VLLMAgent": "vllm",
@@ -40,7 +39,6 @@ ConfiguredCell = tuple[PlannedCell, Path]
 def read_configs(
     path: str | Path, *, agent: AgentSpec | None = None, name: str | None = None, rule: Rule = "strict"
 ) -> list[ConfiguredCell]:
-    """The cells of a file or of all `.json` files below a folder; `agent` plays in place of theirs."""
     path = Path(path)
     files = [path] if path.is_file() else sorted(path.rglob("*.json"))
     if not files:
@@ -51,10 +49,9 @@ def read_configs(
 
 
 def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> ConfiguredCell:
-    text = read_plain_text(path)
-    config = read_json(text, where=str(path))
+    config = read_json(read_plain_text(path), where=str(path))
     try:
-        cell = _cell(config["output_dir"])
+        cell = parse_cell(config["output_dir"])
         output = Path(str(config["output_dir"]).removesuffix(cell.path) or ".")
         cell = replace(cell, **{key: config["env_config"][key] for key in cell.env_config})
         settings = config["agent"]["config"]
@@ -82,22 +79,13 @@ def _read(path: Path, agent: AgentSpec | None, name: str | None, rule: Rule) -> 
     return planned, output
 
 
-def _cell(output_dir: str) -> Cell:
-    try:
-        return parse_cell(output_dir)
-    except HistobenchError as error:
-        raise HistobenchError(f"output_dir {error}") from None
-
-
 def _agent(class_name: str, settings: Mapping[str, Any]) -> AgentSpec:
     if class_name not in AGENT_CLASSES:
         raise HistobenchError(
             f"unknown agent class {class_name!r}; {did_you_mean(class_name, AGENT_CLASSES)}"
         )
-    address = settings.get(ADDRESS)
-    return parse_agent(
-        f"{AGENT_CLASSES[class_name]}:{settings['model_name']}" + (f"@{address}" if address else "")
-    )
+    address = f"@{settings[ADDRESS]}" if settings.get(ADDRESS) else ""
+    return parse_agent(f"{AGENT_CLASSES[class_name]}:{settings['model_name']}{address}")
 
 
 def _expert(cell: Cell, config: Mapping[str, Any]) -> ExpertPlan | None:
@@ -132,7 +120,6 @@ def _dataset(cell: Cell, config: Mapping[str, Any]) -> TaskDataset:
 
 
 def _data_place(filepath: str, dataset: TaskDataset) -> Path:
-    """The file of the tasks; where there is none by that name, the folder of all datasets."""
     path = Path(filepath)
     if path.is_file():
         return path

@@ -22,7 +22,6 @@ from histobench.mint.runs.planned_cell import PlannedCell
 from histobench.mint.runs.task_source import episode_tools
 from histobench.mint.sandbox import SandboxPool
 from histobench.mint.tasks.base import Task
-from histobench.mint.tasks.codegen import CodeGenTask
 from histobench.mint.tools.wikipedia_search import Encyclopedia
 
 
@@ -32,8 +31,6 @@ class EpisodeStoppedError(Exception):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all episodes of a run share."""
-
     pool: SandboxPool
     wording: Wording
     encyclopedia: Encyclopedia | None
@@ -42,8 +39,6 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished episode as it is kept."""
-
     episode: dict[str, Any]
     details: dict[str, Any]
     success: bool
@@ -64,14 +59,12 @@ def run_episode(
     key = EpisodeKey(planned.dataset.name, task.task_id, repeat)
     task = copy.copy(task)  # the same task may be played several times at once
     task.rule = planned.rule
-    if isinstance(task, CodeGenTask):
-        task.pool = shared.pool
     cell = planned.cell
     budget = Budget(cell.max_steps, cell.max_propose_solution, cell.count_down)
     tools = episode_tools(planned.dataset, shared.encyclopedia)
     with open_environment(task, tools, pool=shared.pool) as environment:
         agent = player.open(key)  # inside: an environment learns of an episode that cannot begin
-        clock = _Clock()
+        timed = _Timed(agent, shared.stopping)
         episode_expert = None
         if planned.expert is not None:
             writer = expert.open(key) if expert is not None else None
@@ -92,7 +85,7 @@ def run_episode(
         )
         state = play(
             environment,
-            _stoppable(agent, shared.stopping, clock),
+            timed,
             prompt=prompt,
             budget=budget,
             expert=episode_expert,
@@ -100,7 +93,7 @@ def run_episode(
             functions=environment.functions if native else None,
         )
         described = task.to_dict()
-    return _finished(state, described, agent, episode_expert, planned, repeat, clock)
+    return _finished(state, described, agent, episode_expert, planned, repeat, timed)
 
 
 def _finished(
@@ -110,7 +103,7 @@ def _finished(
     episode_expert: EpisodeExpert | None,
     planned: PlannedCell,
     repeat: int,
-    clock: _Clock,
+    timed: _Timed,
 ) -> Finished:
     tokens = agent.usage.as_published()
     usage, cost = agent.usage, agent.cost
@@ -124,9 +117,9 @@ def _finished(
         "success": state.success,
         "outcome": state.outcome,
         "rule": planned.rule,
-        "seconds": clock.now(),
-        "started": round(clock.started, 3),
-        "times": clock.times,
+        "seconds": timed.now(),
+        "started": round(timed.started, 3),
+        "times": timed.times,
         "tokens": usage.total_tokens,
         "tokens_known": usage.known,
         "cost": cost,
@@ -147,25 +140,22 @@ def _finished(
     return Finished(episode, details, state.success, usage, images)
 
 
-class _Clock:
-    """When an episode began, and when each answer was asked for and came, in seconds from then."""
+class _Timed:
+    """An agent that can be stopped, with the seconds at which each answer was asked for and came."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent: EpisodeAgent, stopping: threading.Event) -> None:
         self.started = time.time()
         self.times: list[tuple[float, float]] = []
+        self._agent, self._stopping = agent, stopping
         self._start = time.monotonic()
 
     def now(self) -> float:
         return round(time.monotonic() - self._start, 3)
 
-
-def _stoppable(agent: EpisodeAgent, stopping: threading.Event, clock: _Clock) -> Any:
-    def ask(history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
-        if stopping.is_set():
+    def __call__(self, history: tuple[Message, ...], functions: Sequence[ToolSpec] = ()) -> str | Message:
+        if self._stopping.is_set():
             raise EpisodeStoppedError
-        asked = clock.now()
-        answer = agent(history, functions)
-        clock.times.append((asked, clock.now()))
+        asked = self.now()
+        answer = self._agent(history, functions)
+        self.times.append((asked, self.now()))
         return answer
-
-    return ask

@@ -45,10 +45,7 @@ PLAY = "play"
 
 
 class PartedRun(RunFolder):
-    """Each unit is a part of the episodes; its spec has the options, and the dollars spent before.
-
-    `more` in it is what a study of its own kind needs besides the options.
-    """
+    """Each unit is a part of the episodes; its spec has the options, and the dollars spent before."""
 
     track = "mint"
     runs = RUNS
@@ -56,31 +53,23 @@ class PartedRun(RunFolder):
     patience = STALE + 10  # as long as the claim of a dead worker lasts
 
     def open_worker(self, progress: Progress, say: Callable[[str], None]) -> PartWorker:
-        """Plays parts."""
         return PartWorker(self, say=say)
 
     def steps(self) -> list[JobArray]:
-        """One array with a task for each part; all options that were asked for apply, a GPU too."""
         return [JobArray(AGENTS, self.kinds, len(self.units()), on_device=True, is_shared=False)]
 
     def play_part(
         self, options: RunOptions, more: Mapping[str, Any], writer: Writer, display: OpenDisplay
     ) -> Played:
-        """Play the episodes of a writer's part."""
         return play(options, display, writer=writer)
 
     def spec(self, unit: Unit | None = None) -> tuple[RunOptions, Part, float, dict[str, Any]]:
         """Options, part, dollars spent before, and more; of the first unit, unless one is given."""
-        try:
-            spec = (unit or self.units()[0]).spec
-            part = Part(int(spec["part"]), int(spec["of"]))
-            options = RunOptions.of(SimpleNamespace(**spec["options"]))  # ignores those of older versions
-            return options, part, float(spec["spent"]), dict(spec["more"])
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise HistobenchError(f"{self.path} does not describe a run of agents ({error!r})") from error
+        spec = (unit or self.units()[0]).spec
+        options = RunOptions.of(SimpleNamespace(**spec["options"]))  # ignores those of older versions
+        return options, Part(spec["part"], spec["of"]), spec["spent"], spec["more"]
 
     def problems(self) -> list[str]:
-        """What kept workers from going on, each problem once."""
         found: list[str] = []
         for unit in self.units():
             note = self.output(unit.id) or {}
@@ -89,16 +78,10 @@ class PartedRun(RunFolder):
 
 
 class PartWorker:
-    """Plays one part after the other.
-
-    `incomplete` says whether episodes of them are missing, `ended` that the next part would fail as well.
-    """
+    """Plays one part after the other."""
 
     def __init__(
-        self,
-        run: PartedRun,
-        display: OpenDisplay = no_display,
-        say: Callable[[str], None] = lambda _: None,
+        self, run: PartedRun, display: OpenDisplay = no_display, say: Callable[[str], None] = lambda _: None
     ) -> None:
         self._run = run
         self._display = display
@@ -106,7 +89,6 @@ class PartWorker:
         self.incomplete = self.ended = False
 
     def perform(self, units: Sequence[Unit]) -> None:
-        """Play parts; what was finished is kept, whatever happens."""
         for unit in units:
             options, part, spent, more = self._run.spec(unit)
             writer = open_writer(self._run.results, part, spent_before=spent)
@@ -132,7 +114,6 @@ class PartWorker:
 
 
 def check_parts(parts: int) -> None:
-    """Raise where a run cannot have so many parts: as many as an array of Slurm may have tasks."""
     if not 1 <= parts <= MOST_TASKS:
         raise HistobenchError(f"`workers` must be a number from 1 to {MOST_TASKS}, not {parts}")
 
@@ -146,10 +127,6 @@ def plan_parts(
     kind: type[PartedRun] = PartedRun,
     engine: str = "",
 ) -> PartedRun:
-    """Check everything that can be checked here, and write down what the workers need to know.
-
-    `cells` are those of `load_cells` for these options, unless they are given.
-    """
     check_parts(parts)
     loaded, output = cells or load_cells(options)
     planned = [cell for cell, _ in loaded]
@@ -175,7 +152,6 @@ def plan_parts(
 
 
 def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) -> EpisodeCounter:
-    """All episodes of the run and those that are on disk, from all players."""
     options, *_ = run.spec()
     places = [
         (place_of(cell.cell, repeat), tasks)
@@ -191,17 +167,13 @@ def count(run: PartedRun, loaded: Sequence[tuple[PlannedCell, Sequence[Task]]]) 
 
 
 def outcome_of(run: PartedRun, counter: EpisodeCounter) -> RunOutcome:
-    """How far the run is, and what kept workers from going on."""
     _, _, spent, _ = run.spec()
     standing = counter.standing(spent=spent + spent_by_writers(run.results))
     return RunOutcome(standing, problems=tuple(run.problems()))
 
 
 def _check_portable(cells: Sequence[PlannedCell], expert: str | None) -> None:
-    """What only makes sense in this process, or must not be written into a file.
-
-    `expert` is one that is written down whether a cell has it or not.
-    """
+    """What only makes sense in this process, or must not be written into a file."""
     experts = [cell.expert.spec for cell in cells if cell.expert is not None]
     asked = [*(cell.agent for cell in cells), *(spec for spec in experts if spec is not None)]
     if expert:
@@ -217,6 +189,5 @@ def _check_portable(cells: Sequence[PlannedCell], expert: str | None) -> None:
 
 
 def keys() -> dict[str, str]:
-    """What a worker takes from the environment of the command; nothing of it is written down."""
     names = (*(name for _, names in PROVIDERS.values() for name in names), OWN_KEY, PLAIN_HTTP)
     return {name: os.environ[name] for name in names if name in os.environ}

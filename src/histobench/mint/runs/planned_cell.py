@@ -30,8 +30,6 @@ EXPERT_SAMPLING = Sampling(max_tokens=1024)
 
 @dataclass(frozen=True)
 class ExpertPlan:
-    """Who gives feedback (no one for a placebo) and of which kind."""
-
     kind: FeedbackKind
     spec: AgentSpec | None = None
     sampling: Sampling = EXPERT_SAMPLING
@@ -39,8 +37,6 @@ class ExpertPlan:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """Everything that decides how the episodes of a cell are played."""
-
     cell: Cell
     dataset: TaskDataset
     agent: AgentSpec
@@ -51,16 +47,12 @@ class PlannedCell:
     prompts: str = "own"
     #: Where a search of this cell's tools goes, as `--wikipedia` says it; None where nothing searches.
     wikipedia: str | None = None
-    #: The SHA-256 of the file of the tasks, where there is one.
     checksum: str | None = None
     #: Dollars per million tokens of the model and the expert, as they were known when the run began.
     prices: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def settings(self) -> dict[str, Any]:
-        """What must not change while the folder of the cell grows; kept beside the results.
-
-        Addresses are left out: a server that comes back on another port is the same model.
-        """
+        """What must not change while the folder of the cell grows; kept beside the results."""
         settings: dict[str, Any] = {
             "agent": _without_address(self.agent),
             "sampling": {"temperature": self.sampling.temperature, "max_tokens": self.sampling.max_tokens},
@@ -85,7 +77,6 @@ class PlannedCell:
         return settings
 
     def record(self) -> dict[str, Any]:
-        """The settings with the address at the start, the task class, prices and versions."""
         place = self.agent.base_url
         address = {"address": without_credentials(place)} if place else {}
         return {
@@ -109,7 +100,6 @@ def plan_cells(
     calls: str = "text",
     **how: Any,
 ) -> list[PlannedCell]:
-    """A cell for each budget and dataset; `how` they are played are fields of `PlannedCell`."""
     return [
         PlannedCell(
             Cell(
@@ -133,11 +123,6 @@ def plan_cells(
 
 
 def parse_budgets(text: str) -> list[int]:
-    """The budgets that a text names.
-
-    >>> parse_budgets("5"), parse_budgets("1..3"), parse_budgets("1,5")
-    ([5], [1, 2, 3], [1, 5])
-    """
     budgets: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:(?:\.\.|-)\s*(\d+)\s*)?", part)
@@ -148,7 +133,6 @@ def parse_budgets(text: str) -> list[int]:
 
 
 def plan_expert(text: str, kind: FeedbackKind) -> ExpertPlan | None:
-    """The expert that a text names: `none`, `placebo` or an agent."""
     if text in ("none", NONE):
         return None
     if text == PLACEBO or kind.form == "placebo":
@@ -157,7 +141,6 @@ def plan_expert(text: str, kind: FeedbackKind) -> ExpertPlan | None:
 
 
 def _version_of(task_class: type) -> dict[str, Any]:
-    """Which class checked the answers: its name, and the SHA-256 of the file it is in."""
     version: dict[str, Any] = {"class": f"{task_class.__module__}:{task_class.__qualname__}"}
     try:
         source = inspect.getsourcefile(task_class)

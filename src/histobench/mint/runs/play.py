@@ -21,7 +21,7 @@ from histobench.mint.agents.prices import Price, find_price, read_prices
 from histobench.mint.configs.cell import NONE, check_model_name
 from histobench.mint.feedback.kind import FeedbackKind, Form
 from histobench.mint.prompts.first_message import Wording, choose_wording
-from histobench.mint.results.stored_episode import WRITERS, spent_below
+from histobench.mint.results.stored_episode import WRITERS
 from histobench.mint.runs.config_file import read_configs
 from histobench.mint.runs.episode_queue import EpisodeCounter, OpenPlayer, Run, RunOutcome, Standing
 from histobench.mint.runs.episode_run import RunContext
@@ -36,21 +36,17 @@ from histobench.mint.tools.wikipedia_search import Encyclopedia, open_encycloped
 OpenDisplay = Callable[[EpisodeCounter], AbstractContextManager[Callable[[Standing], None]]]
 
 
-#: Cells with their tasks, and the folder of the results.
 Loaded = tuple[Sequence[tuple[PlannedCell, Sequence[Task]]], Path]
 
 
 @dataclass(frozen=True)
 class Played:
-    """A run that has ended: its cells, where their episodes are, and how it ended."""
-
     output: Path
     cells: tuple[PlannedCell, ...]
     outcome: RunOutcome
 
 
 def play(options: RunOptions, display: OpenDisplay, *, writer: Writer | None = None) -> Played:
-    """Play the episodes that are missing in the folder of results, or those of a writer's part."""
     wording = choose_wording(options.prompts, options.prompts_dir)
     loaded, output = load_cells(options)
     cells = [cell for cell, _ in loaded]
@@ -75,7 +71,6 @@ def play(options: RunOptions, display: OpenDisplay, *, writer: Writer | None = N
 
 
 def load_cells(options: RunOptions) -> Loaded:
-    """The cells that are asked for with their tasks, and the folder of the results."""
     cells, output = asked_cells(options)
     prices = read_prices(options.prices)
     cells = [
@@ -93,7 +88,6 @@ def load_cells(options: RunOptions) -> Loaded:
 
 
 def _prices_of(cell: PlannedCell, prices: Mapping[str, Price]) -> dict[str, Any]:
-    """The prices by which the episodes of a cell are paid; without those that no one knows."""
     experts = [cell.expert.spec] if cell.expert and cell.expert.spec else []
     found = {spec.target: find_price(spec.target, prices) for spec in (cell.agent, *experts)}
     return {name: asdict(price) for name, price in found.items() if price is not None}
@@ -113,15 +107,12 @@ def play_cells(
     writer: Writer | None = None,
     runs_code: bool = True,
 ) -> RunOutcome:
-    """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read.
-
-    A sandbox takes seconds to start; agents that run no code get none.
-    """
+    """Play what is missing of cells and their tasks; `withhold` is what no agent's code may read."""
     with Run(
         planned, output, open_player=open_player, repeats=options.repeat, costs=terms.costs, writer=writer
     ) as work:
         if not work.pending:
-            outcome = work.nothing_to_do()
+            outcome = RunOutcome(work.counter.standing())
         else:
             opened: Any = nullcontext(NoSandbox())
             if runs_code:
@@ -135,8 +126,6 @@ def play_cells(
 
 
 class NoSandbox:
-    """Stands for the pool of agents that run no code."""
-
     backend, pid = "none", 0
 
     def is_lost_since(self, pid: int) -> bool:
@@ -145,12 +134,10 @@ class NoSandbox:
 
 @contextmanager
 def no_display(counter: EpisodeCounter) -> Iterator[Callable[[Standing], None]]:
-    """Shows nothing."""
     yield lambda standing: None
 
 
 def asked_cells(options: RunOptions) -> tuple[list[PlannedCell], Path]:
-    """The cells that are asked for, and the folder of the results."""
     sandbox.check_sandbox(options.sandbox)
     rule = as_rule(options.rule)
     if options.name is not None:
@@ -185,7 +172,7 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
     configured = read_configs(options.config, agent=agent, name=options.name, rule=rule)
     outputs = {output for _, output in configured}
     if len(outputs) > 1 and not options.output:
-        raise HistobenchError(f"{options.config}: the files write to {len(outputs)} folders; give `output`")
+        raise HistobenchError(f"{options.config}: the files write to {len(outputs)} folders; give `results`")
     cells = [
         replace(planned, prompts=options.prompts, cell=replace(planned.cell, calls=options.calls))
         for planned, _ in configured
@@ -194,7 +181,6 @@ def _configured(options: RunOptions, rule: Any) -> tuple[list[PlannedCell], Path
 
 
 def agents_of(cells: Iterable[PlannedCell]) -> Iterator[AgentSpec]:
-    """The models that the cells ask: those under test and the experts."""
     for cell in cells:
         yield cell.agent
         if cell.expert and cell.expert.spec:
@@ -204,7 +190,6 @@ def agents_of(cells: Iterable[PlannedCell]) -> Iterator[AgentSpec]:
 def open_terms(
     options: RunOptions, output: Path, agents: Iterable[AgentSpec], writer: Writer | None = None
 ) -> Terms:
-    """What all endpoints of the run share; raises where a limit of cost could not be kept."""
     prices = read_prices(options.prices)
     limits = [name for name in ("max_cost", "episode_cost") if getattr(options, name) is not None]
     if limits:
@@ -224,14 +209,12 @@ def open_terms(
         retry=RetryPolicy(attempts=options.attempts, answer_timeout=options.timeout),
         cache=cache,
         prices=prices,
-        costs=_costs(options, output, cache, writer),
+        costs=_costs(options, output, writer),
         episode=EpisodeLimits(options.episode_tokens, options.episode_cost, options.episode_seconds),
     )
 
 
-def _costs(
-    options: RunOptions, output: Path, cache: AnswerCache | None, writer: Writer | None
-) -> CostTracker:
+def _costs(options: RunOptions, output: Path, writer: Writer | None) -> CostTracker:
     if writer is not None:
         return CostTracker(
             max_cost=options.max_cost,
@@ -239,13 +222,10 @@ def _costs(
             others=writer.spent_by_others,
             keep=writer.keep_spent,
         )
-    ledger = Ledger(
-        output / SPENT, before=lambda: cache.spent() if cache else spent_below(output, without=WRITERS)
-    )
+    ledger = Ledger(output / SPENT)
     spent = ledger.spent + spent_by_writers(output)
     return CostTracker(max_cost=options.max_cost, spent=spent, keep=ledger.keep)
 
 
 def _share(limit: float | None, writer: Writer | None) -> float | None:
-    """The part of a limit per minute that one of several workers may use."""
     return limit if limit is None or writer is None else limit / writer.part.of

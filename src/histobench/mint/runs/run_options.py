@@ -125,20 +125,18 @@ class RunOptions:
     attempts: int = option("attempts per request", default=10, least=1, group=_PROVIDER)
     timeout: float = option("seconds to wait for one answer", default=300.0, above=0, group=_PROVIDER)
     rpm: float | None = option(
-        "limit of requests per minute, besides the provider's own", default=None, above=0, group=_PROVIDER
+        "limit of requests per minute, along with the provider's own", default=None, above=0, group=_PROVIDER
     )
     tpm: float | None = option(
-        "limit of tokens per minute, besides the provider's own", default=None, above=0, group=_PROVIDER
+        "limit of tokens per minute, along with the provider's own", default=None, above=0, group=_PROVIDER
     )
 
     @classmethod
     def of(cls, given: object) -> RunOptions:
-        """From parsed arguments; an option that is missing or None keeps its default."""
         values = {each.name: getattr(given, each.name, None) for each in options_of(RunOptions)}
         return cls(**{name: value for name, value in values.items() if value is not None})
 
     def check(self) -> None:
-        """Check options that depend on each other."""
         if self.temperature == float("inf"):
             raise InvalidParameterError("`temperature`: expected a finite number, found inf")
         if self.calls == "native" and self.prompts != "own":
@@ -146,7 +144,6 @@ class RunOptions:
 
     @property
     def sampling(self) -> Sampling:
-        """How the model under test writes."""
         in_tags = self.constrain and self.calls == "text"
         return Sampling(
             self.temperature,

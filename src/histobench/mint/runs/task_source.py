@@ -15,8 +15,6 @@ from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import Tool
 from histobench.mint.tools.wikipedia_search import Encyclopedia, WikipediaQueryRun
 
-# A handful of questions that come with the package, so that a first run needs no download.
-
 #: Sums that a model of 135 million parameters can sometimes do; what is run where no tasks are named.
 NAME = "quickstart"
 #: Word problems in the manner of gsm8k, for models that can do more.
@@ -39,12 +37,10 @@ class StarterTask(ReasoningTask):
 
 
 def built_in_dataset(name: str) -> TaskDataset:
-    """Built-in questions as a dataset; not part of the published matrix, so not in its tables."""
     return TaskDataset(name, QuickstartTask if name == NAME else StarterTask, "reasoning")
 
 
 def choose_datasets(names: Iterable[str]) -> list[TaskDataset]:
-    """The named datasets or families, or built-in questions (`quickstart`, `starter`); each once."""
     chosen: dict[str, TaskDataset] = {}
     for name in names:
         for dataset in [built_in_dataset(name)] if name in BUILT_IN else select_datasets([name]):
@@ -57,7 +53,6 @@ def choose_datasets(names: Iterable[str]) -> list[TaskDataset]:
 
 
 def tasks_path(dataset: TaskDataset, data: str | Path | None) -> Path:
-    """The file (or the folder of games) that the tasks of a dataset are read from."""
     place = Path(data) if data else Path(DATASET_DIR)
     if place.is_file():
         return place
@@ -69,7 +64,6 @@ def tasks_path(dataset: TaskDataset, data: str | Path | None) -> Path:
 
 
 def tasks_checksum(dataset: TaskDataset, data: str | Path | None) -> str | None:
-    """The SHA-256 of the file of the tasks (of the list of games, where they are games)."""
     path = tasks_path(dataset, data)
     if path.is_dir():
         from histobench.mint.alfworld.games import LIST
@@ -79,7 +73,6 @@ def tasks_checksum(dataset: TaskDataset, data: str | Path | None) -> str | None:
 
 
 def load_tasks(dataset: TaskDataset, data: str | Path | None, limit: int | None = None) -> list[Task]:
-    """The first `limit` tasks of a dataset in the folder `data`, or in that very file."""
     path = tasks_path(dataset, data)
     shared = dataset.task_class.load_tasks.__func__ is Task.load_tasks.__func__  # type: ignore[attr-defined]
     if shared and not path.exists():  # a class with its own `load_tasks` may not need the file
@@ -108,12 +101,10 @@ def _check_ids(path: Path, tasks: Sequence[Task]) -> None:
 
 
 def searches(dataset: TaskDataset) -> bool:
-    """Whether the tools of a dataset include the search, so that its episodes depend on an encyclopedia."""
     return any(isinstance(tool, WikipediaQueryRun) for tool in dataset.tools())
 
 
 def episode_tools(dataset: TaskDataset, encyclopedia: Encyclopedia | None) -> Sequence[Tool]:
-    """Fresh tools for one episode; the search asks `encyclopedia` where one is given."""
     tools = dataset.tools()
     if encyclopedia is None:
         return tools

@@ -3,8 +3,7 @@
     OUTPUT/writers/2of8-3fa1c07e/             what one process has played, laid out as OUTPUT itself
     OUTPUT/writers/2of8-3fa1c07e/spent.json   the dollars it has paid so far
 
-Readers of OUTPUT read the writers' folders with it. An episode is claimed while it is played, so that two
-runs do not pay for it twice.
+Readers of OUTPUT read the writers' folders with it; an episode that two processes have played counts once.
 """
 
 from __future__ import annotations
@@ -27,55 +26,42 @@ from histobench.work.engines import AGENTS, remove_keys
 from histobench.work.run_folder import RunFolder, holders_of
 
 SPENT = "spent.json"
-#: Where runs that workers share are, below the results.
 RUNS = "writers/runs"
-#: Held by processes that play an episode, for all runs below the results.
-CLAIMS = "writers/claims"
 #: Held by the command that begins such a run, until its workers can be seen.
 BEGINNING = "writers/beginning.json"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of `of` shares of a run's episodes, counted from 0."""
-
     number: int
     of: int
 
     @property
     def name(self) -> str:
-        """For people, who count from 1."""
         return f"{self.number + 1}of{self.of}"
 
     def has(self, place: str, task_id: object) -> bool:
-        """Whether the episode of a task in the folder `place` is of this part; the same on every machine."""
         digest = hashlib.sha256(f"{place}/{task_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A process that plays a part, and its own folder below the results."""
-
     output: Path
     part: Part
     folder: Path
     spent_before: float = 0.0  # dollars, by runs in one process
 
     def keep_spent(self, dollars: float, held: float = 0.0) -> None:
-        """Say what this process has paid, and what its questions under way may cost."""
         write_json(self.folder / SPENT, {"dollars": dollars, "held": held})
 
     def spent_by_others(self) -> tuple[float, float]:
-        """What all other writers, of this run and of earlier ones, have paid and hold back by now."""
         paid = spent_by_writers(self.output, besides=self)
         return paid, spent_by_writers(self.output, besides=self, key="held")
 
 
 def open_writer(output: Path, part: Part, *, spent_before: float = 0.0) -> Writer:
-    """A folder of its own for a process that plays a part."""
-    folder = output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}"
-    return Writer(output, part, folder, spent_before)
+    return Writer(output, part, output / WRITERS / f"{part.name}-{uuid.uuid4().hex[:8]}", spent_before)
 
 
 @contextmanager
@@ -91,7 +77,7 @@ def beginning(output: Path) -> Iterator[None]:
 
 
 def _another_begins(output: Path) -> HistobenchError:
-    return HistobenchError(f"another run begins in {output}; wait for it, or give another `output`")
+    return HistobenchError(f"another run begins in {output}; wait for it, or give another `results`")
 
 
 def check_alone(output: Path) -> None:
@@ -105,7 +91,7 @@ def check_alone(output: Path) -> None:
             named = f"{at_work[0].get('host', 'another')} (process {at_work[0].get('pid', 'unknown')})"
             raise HistobenchError(
                 f"{output} is being played by {len(at_work)} workers, such as {named}; wait for them, or "
-                "give another `output`"
+                "give another `results`"
             )
     names = [clusters.job_name(AGENTS, run.path) for run in runs if run.engine == "slurm"]
     for (_, job), tasks in (clusters.queued_jobs(names, strict=True) if names else {}).items():
@@ -117,7 +103,6 @@ def check_alone(output: Path) -> None:
 
 
 def spent_by_writers(output: Path, *, besides: Writer | None = None, key: str = "dollars") -> float:
-    """The dollars of all writers' folders below the results: paid, or with `key` "held", held back."""
     total = 0.0
     for folder in _folders(output):
         if besides is None or folder != besides.folder:

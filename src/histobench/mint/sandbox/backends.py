@@ -31,7 +31,6 @@ _lock = threading.Lock()
 
 
 def check_sandbox(name: str) -> None:
-    """Raise where there is no sandbox of this name."""
     if name not in (known := ("auto", *STRENGTH)):
         raise SandboxError(f"unknown sandbox {name!r}; {did_you_mean(name, known)}")
 
@@ -84,8 +83,7 @@ def active_backend() -> tuple[str, str]:
     """The backend that `auto` takes on this machine and why; ("none", why) where none works."""
     reasons: list[str] = []
     for name in ISOLATING:
-        refusal = backend_works(name)
-        if not refusal:
+        if not (refusal := backend_works(name)):
             return name, "; ".join(reasons) or "the first choice works here"
         reasons.append(refusal)
     return "none", "; ".join(reasons)

@@ -38,7 +38,6 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def bubblewrap_path() -> str | None:
-    """The bubblewrap program, if installed."""
     return shutil.which("bwrap")
 
 

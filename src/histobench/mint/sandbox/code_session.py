@@ -27,25 +27,23 @@ class Session:
         self.pid = 0  # as this process sees it; known once the session is open
 
     def open(self) -> Channel:
-        """Wait until the process has confined itself; return its channel."""
         try:
             deadline = time.monotonic() + _CONFINE_SECONDS
             self.channel.wait(deadline)
             self.pid = sender_pid(self.channel.socket)
             greeting = self.channel.receive(deadline)
         except (EOFError, OSError, BrokenFrameError) as error:
-            why = self._zygote.complaint(self.number) or error
+            why = self.why_it_ended() or error
             raise SandboxError(f"a sandboxed process did not start: {why}") from error
         if greeting.get("op") != "ready":
             raise SandboxError(f"a process could not be confined: {greeting.get('why')}")
         return self.channel
 
     def why_it_ended(self) -> str:
-        """Return memory, disk or cpu when it was ended for using too much of it, else nothing."""
+        """Return memory, disk or cpu when it was ended for using too much of it, else what is known."""
         return self._zygote.end_of(self.number)
 
     def close(self) -> None:
-        """End the process and everything it started."""
         self._zygote.kill(self.number)
         self.channel.close()
 
@@ -63,10 +61,7 @@ class CellResult:
 
 
 class CodeSession:
-    """A stateful session; tools named at the start run in the host, in the thread that runs the cell.
-
-    Threads of a cell may call tools at once; the host runs the calls one after the other.
-    """
+    """A stateful session. Tools named at the start run in the host, one call after the other."""
 
     def __init__(
         self, take: Callable[[], Session], tools: dict[str, Callable[..., Any]], *, limits: Limits
@@ -79,12 +74,10 @@ class CodeSession:
 
     def run_cell(self, code: str, timeout: float = 30.0) -> CellResult:
         """Run one cell under a soft limit of `timeout` seconds and a hard one a little later."""
-        session = self._session or self._begin()
-        self._session = session
-        number = self._cell
+        self._session = session = self._session or self._begin()
+        number, channel = self._cell, session.channel
         self._cell += 1
         try:
-            channel = session.channel
             patience = timeout * self._limits.patience
             deadline = Deadline(timeout + self._limits.grace, pid=session.pid, patience=patience)
             order = {"op": "cell", "cell": number, "code": code, "timeout": timeout, "patience": patience}
@@ -102,7 +95,6 @@ class CodeSession:
             return self._replace("The Python process broke its connection and was ended.")
 
     def close(self) -> None:
-        """End the session and everything it started."""
         if self._session:
             self._session.close()
             self._session = None

@@ -1,6 +1,6 @@
-"""Docker as the pool's source of episodes: one container for each, started and removed by the engine.
+"""Docker as the pool's source of episodes: one container each, from an image of empty folders.
 
-The root file system is an image made of empty folders; the system and this interpreter are mounted read-only.
+The system and this interpreter are mounted read-only.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ _MOST_OF_A_USER = 32_768
 
 
 class DockerFleet:
-    """The running containers of one pool."""
-
     def __init__(self, setup: SessionSetup) -> None:
         if shutil.which("docker") is None:
             raise SandboxError("cannot start the docker sandbox: docker is not installed")
@@ -60,7 +58,6 @@ class DockerFleet:
         self._image = _docker("import", "-", given=_empty_image()).decode().strip()
 
     def alive(self) -> bool:
-        """Return whether containers can still be started."""
         return not self._closed
 
     def spawn(self) -> tuple[int, Channel]:
@@ -72,28 +69,20 @@ class DockerFleet:
         inner = guest_command("solo", GUEST_PARENT)
         errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
-            try:
-                process = subprocess.Popen(
-                    ["docker", "run", "--name", container, *self._options, self._image, *inner],
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=errors,
-                    cwd="/",
-                    env=environment_without_keys(),
-                    start_new_session=True,  # the host's Ctrl-C is the host's business
-                )
-            except OSError as error:
-                ours.close()
-                raise SandboxError(f"cannot start the docker sandbox: {error}") from error
+            process = subprocess.Popen(
+                ["docker", "run", "--name", container, *self._options, self._image, *inner],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=errors,
+                cwd="/",
+                env=environment_without_keys(),
+                start_new_session=True,  # the host's Ctrl-C is the host's business
+            )
         self._running[number] = (container, process, errors)
         channel = Channel(ours)
-        channel.send(self._config)
+        with contextlib.suppress(OSError):  # it has ended already: `end_of` says why
+            channel.send(self._config)
         return number, channel
-
-    def complaint(self, number: int) -> str:
-        """Return what the engine said when a container did not start."""
-        found = self._running.get(number)
-        return last_line(found[1], found[2]) if found else ""
 
     def kill(self, number: int) -> None:
         """End a container and everything in it; harmless when it has ended already."""
@@ -101,8 +90,9 @@ class DockerFleet:
             self._removers.submit(_remove, *found)
 
     def end_of(self, number: int) -> str:
-        """Return nothing: the engine does not say which limit ended a container."""
-        return ""
+        """Return what the engine said of a container that did not start or has ended."""
+        found = self._running.get(number)
+        return last_line(found[1], found[2]) if found else ""
 
     def close(self) -> None:
         self._closed = True
@@ -144,20 +134,16 @@ def run_options(limits: Limits, environment: dict[str, str], *, withheld: Sequen
             options += (
                 ["--tmpfs", f"{path}:ro,size=4k"] if is_folder else ["--volume", f"{os.devnull}:{path}:ro"]
             )
-    for name, value in environment.items():
-        options += ["--env", f"{name}={value}"]
-    return options
+    return options + [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
 
 
 def _binds() -> list[tuple[str, str]]:
-    """Return what a container sees of the host: path outside, path inside."""
     folders = [folder for folder in SYSTEM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     seen = [*folders, *filter(os.path.exists, SYSTEM_FILES), *interpreter_folders()]
     return [*((path, path) for path in seen), (guest_folder(), f"{GUEST_PARENT}/guest")]
 
 
 def _empty_image() -> bytes:
-    """Return an archive with the system's links and a place for every mount."""
     entries = dict.fromkeys(filter(os.path.islink, SYSTEM_FOLDERS), tarfile.SYMTYPE)
     places = {inside: os.path.isdir(outside) for outside, inside in _binds()}
     for inside, is_folder in {**places, **dict.fromkeys(("/proc", "/dev", "/tmp"), True)}.items():

@@ -39,10 +39,7 @@ class SessionSetup:
 def plan_launch(
     backend: str, setup: SessionSetup, *, descriptor: int, scratch: str | None
 ) -> tuple[list[str], dict[str, str], dict[str, Any]]:
-    """Command, environment and settings of a zygote on `backend`.
-
-    `scratch` holds the files of episodes that have no tmpfs of their own.
-    """
+    """Command, environment and settings of a zygote; `scratch` is for episodes without a tmpfs."""
     scratch = scratch or scratch_folder()
     config = session_config(setup, scratch)
     environment = guest_environment(scratch, setup.hash_seed)
@@ -62,7 +59,6 @@ def plan_launch(
 
 
 def session_config(setup: SessionSetup, scratch: str) -> dict[str, Any]:
-    """What the guest is configured with on every backend."""
     return {
         "scratch_root": scratch,
         "packages": [*SYSTEM_FOLDERS, *interpreter_folders()],
@@ -73,12 +69,10 @@ def session_config(setup: SessionSetup, scratch: str) -> dict[str, Any]:
 
 
 def guest_command(module: str, parent: str) -> list[str]:
-    """The command that runs a module of the guest, whose folder is in `parent`."""
     return [sys.executable, "-s", "-P", "-c", _BOOT.format(parent=parent, module=module)]
 
 
 def guest_environment(scratch: str, hash_seed: int) -> dict[str, str]:
-    """The whole environment of model code; nothing of the user's own."""
     return {
         # `!python` and `!pip` are those of the session.
         "PATH": os.pathsep.join((os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin", "/bin")),

@@ -10,14 +10,7 @@ from histobench.mint.sandbox.guest.frames import Channel
 from histobench.mint.sandbox.guest.processes import starved_seconds
 
 # Loaded once in the zygote; an episode's import of them then costs nothing.
-SCIENCE = (
-    "numpy",
-    "scipy.stats",
-    "scipy.optimize",
-    "scipy.integrate",
-    "pandas",
-    "sympy",
-)
+SCIENCE = ("numpy", "scipy.stats", "scipy.optimize", "scipy.integrate", "pandas", "sympy")
 
 
 @dataclass(frozen=True)
@@ -44,10 +37,7 @@ class Limits:
 
 
 class Deadline:
-    """A moment that moves on by the time for which the process was kept from running, up to a bound.
-
-    The host asks the kernel for that time; nothing the process says about itself counts.
-    """
+    """A moment that moves on, up to a bound, by the time in which the kernel did not run the process."""
 
     def __init__(self, seconds: float, *, pid: int, patience: float) -> None:
         self.moment = time.monotonic() + seconds
@@ -57,11 +47,9 @@ class Deadline:
         self._granted = 0.0
 
     def extend(self, seconds: float) -> None:
-        """Move on for a reason of the host's own."""
         self.moment += seconds
 
     def passed(self) -> bool:
-        """Whether the time is over, after what starvation adds."""
         if time.monotonic() <= self.moment:
             return False
         starved = min(starved_seconds(self._pid) - self._already_starved, self._patience)
@@ -71,7 +59,6 @@ class Deadline:
 
 
 def next_message(channel: Channel, deadline: Deadline) -> dict[str, Any]:
-    """The next message; TimeoutError when there is none and the time is over."""
     while True:
         try:
             return channel.receive(deadline.moment)

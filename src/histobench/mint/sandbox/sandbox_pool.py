@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -30,9 +31,8 @@ class SandboxPool:
         self._zygote = self._start()
         try:
             # One session proves that confining works here; a pool that opens is a pool that isolates.
-            first = Session(self._zygote)
-            first.open()
-            first.close()
+            with contextlib.closing(Session(self._zygote)) as first:
+                first.open()
         except BaseException:
             self._zygote.close()
             raise
@@ -42,7 +42,6 @@ class SandboxPool:
         return CodeSession(self.take, dict(tools or {}), limits=self.limits)
 
     def take(self) -> Session:
-        """A fresh session; the caller closes it."""
         with self._lock:
             self._require_open()
             if not self._zygote.alive():
@@ -51,11 +50,7 @@ class SandboxPool:
             return Session(self._zygote)
 
     def take_for_tests(self) -> Session:
-        """A fresh session that shares no memory layout and no hash seed with the others.
-
-        Its process is a fork of a zygote of its own: nothing that a program learns about addresses in its
-        process is true in this one.
-        """
+        """A fresh session of a zygote of its own: no address and no hash seed of the others is true in it."""
         if self.backend == DOCKER:
             return self.take()  # a container is a new program each time, and needs no second source
         with self._lock:
@@ -75,7 +70,6 @@ class SandboxPool:
 
     @property
     def pid(self) -> int:
-        """Process id of the zygote's outermost process."""
         return self._zygote.pid
 
     def is_lost_since(self, pid: int) -> bool:
@@ -83,7 +77,6 @@ class SandboxPool:
         return self._zygote.pid != pid or not self._zygote.alive()
 
     def close(self) -> None:
-        """End every session and the zygote."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -1,8 +1,4 @@
-"""The verdict on a submitted program: the program runs in one sandboxed process, its tests in another.
-
-The second process never ran a line of the program and is not a fork of the same parent. It asks the program
-over this process, which passes messages on and evaluates nothing.
-"""
+"""The verdict on a submitted program: it runs in one sandboxed process, its tests in another."""
 
 from __future__ import annotations
 
@@ -28,12 +24,7 @@ class Verdict:
 
 
 def run_unit_tests(
-    pool: SandboxPool,
-    code: str,
-    tests: str,
-    *,
-    timeout: float = 10.0,
-    helpers: str = "",
+    pool: SandboxPool, code: str, tests: str, *, timeout: float = 10.0, helpers: str = ""
 ) -> Verdict:
     """Run `code` in a fresh session and `tests` in another; passed means that the last test was reached.
 
@@ -96,7 +87,6 @@ class _Side:
             raise _EndedError(self._why()) from error
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message, or raise `_EndedError` with the reason."""
         self._deadline.extend(time.monotonic() - self._paused_at)
         try:
             message = next_message(self._channel, self._deadline)

@@ -13,22 +13,13 @@ from pathlib import Path
 from histobench.core.version import installed_entry_points
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SYSTEM_FILES = (
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/alternatives",
-    "/etc/fonts",
-    "/etc/mime.types",
-)
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives", "/etc/fonts", "/etc/mime.types")
 #: The entry points of packages that bring tasks, and with them their references.
 TASKS = "histobench.tasks"
 
 
 def interpreter_folders() -> list[str]:
-    """Folders outside the system ones that hold this interpreter, its library and its installed packages.
-
-    The folder of an editable install is left out on purpose: packages, never a source tree with its data.
-    """
+    """Folders outside the system's with this interpreter, its library and packages; no source tree."""
     kept: list[str] = []
     for path in sorted(set(_needed_folders()), key=len):
         inside = any(is_beneath(path, other) for other in (*kept, *SYSTEM_FOLDERS))
@@ -52,7 +43,6 @@ def _needed_folders() -> list[str]:
 
 
 def guest_folder() -> str:
-    """Where the code that runs inside the sandbox is."""
     return str(Path(__file__).resolve().parent / "guest")
 
 
@@ -71,7 +61,6 @@ def closed_ancestor(path: str) -> str | None:
 
 
 def is_beneath(path: str, folder: str) -> bool:
-    """Whether `path` is the folder or is in it; both are normal paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

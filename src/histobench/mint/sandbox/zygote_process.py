@@ -33,8 +33,6 @@ class SandboxError(HistobenchError):
 
 
 class ZygoteProcess:
-    """A running zygote on one backend."""
-
     def __init__(self, backend: str, setup: SessionSetup) -> None:
         self.backend = backend
         self._lock = threading.Lock()
@@ -52,6 +50,7 @@ class ZygoteProcess:
             plan = plan_launch(backend, setup, descriptor=descriptor, scratch=self._scratch)
             command, environment, config = plan
             self._process = _starter.submit(self._start, command, environment, descriptor).result()
+        self.pid = self._process.pid  # of the outermost process started
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended already; the reason is reported below
                 self._control.send(json.dumps(config).encode())
@@ -60,13 +59,7 @@ class ZygoteProcess:
             self.close()
             raise
 
-    @property
-    def pid(self) -> int:
-        """Process id of the outermost process started."""
-        return self._process.pid
-
     def alive(self) -> bool:
-        """Whether it can still fork episodes."""
         return self._process.poll() is None
 
     def spawn(self) -> tuple[int, Channel]:
@@ -86,12 +79,7 @@ class ZygoteProcess:
             self._listen()
         return number, Channel(ours)
 
-    def complaint(self, number: int) -> str:
-        """Nothing: a process that cannot be confined says so itself."""
-        return ""
-
     def kill(self, number: int) -> None:
-        """End an episode and everything it started; harmless when it has ended already."""
         with self._lock, contextlib.suppress(OSError):  # with the zygote gone its episodes are gone too
             self._control.send(json.dumps({"op": "kill", "id": number}).encode())
             self._listen()
@@ -109,7 +97,6 @@ class ZygoteProcess:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """End the zygote and with it every episode."""
         self._control.close()
         try:
             self._process.wait(timeout=5)
@@ -161,16 +148,15 @@ class ZygoteProcess:
 
 
 def last_line(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
-    """The last line of what a process that is about to end has written to `errors`."""
+    """The last line of what a process that is about to end wrote to `errors`, before Docker's advice."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=2)
     errors.seek(0)
-    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    text = errors.read().decode("utf-8", "replace").partition("\n\nRun 'docker run --help'")[0]
+    return (text.strip().splitlines() or [""])[-1]
 
 
 def sender_pid(sock: socket.socket) -> int:
-    """The process that wrote the first unread message, as the kernel reports it; 0 if unknown."""
     _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     for level, kind, data in ancillary:

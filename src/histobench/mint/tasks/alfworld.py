@@ -29,19 +29,16 @@ class AlfWorldTask(Task):
 
     @property
     def game(self) -> Game:
-        """The running game; the first question starts it."""
         if self._game is None:
             self._game = shared_simulator().start(self.game_file.path)
         return self._game
 
     @property
     def prompt(self) -> str:
-        """The introduction without its banner."""
         return INSTRUCTION + self.bare_prompt
 
     @property
     def bare_prompt(self) -> str:
-        """What the simulator says at the start."""
         return "\n".join(self.game.intro.split("\n\n")[1:]).strip()
 
     @property
@@ -60,14 +57,12 @@ class AlfWorldTask(Task):
         return self.solved()
 
     def close(self) -> None:
-        """End the game; the next question starts a new one."""
         if self._game is not None:
             self._game.close()
             self._game = None
 
     @classmethod
     def load_tasks(cls, path: str) -> tuple[Iterable[Task], int]:
-        """All games of a folder (or of the folder of the given file)."""
         folder = Path(path)
         games = read_games(folder if folder.is_dir() else folder.parent)
         return [cls(game) for game in games], len(games)

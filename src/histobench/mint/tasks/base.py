@@ -11,8 +11,6 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 
-# The scoring rules: which checker decides.
-
 #: `strict` is the default; `published` is the benchmark's own checker, bug for bug; `recorded` is `published`
 #: with the comparators of the time of the public recordings, which met no negative reference and no option of
 #: TheoremQA.
@@ -21,7 +19,6 @@ RULES: tuple[str, ...] = get_args(Rule)
 
 
 def as_rule(name: str) -> Rule:
-    """The rule called `name`."""
     if name not in RULES:
         raise HistobenchError(f"unknown scoring rule {name!r}; {did_you_mean(name, RULES)}")
     return name  # type: ignore[return-value]
@@ -59,12 +56,10 @@ class Task:
 
     @property
     def task_id(self) -> Any:
-        """The instance's id in its dataset."""
         return self._id
 
     @property
     def prompt(self) -> str:
-        """What the agent is asked."""
         return self._prompt
 
     @property
@@ -74,27 +69,18 @@ class Task:
 
     @property
     def reference(self) -> Any:
-        """The right answer, or what is needed to check one."""
         return self._reference
 
     def in_context_example(self, use_tool: bool = True, with_feedback: bool = False) -> str:
-        """The worked example shown before the task."""
         if not use_tool:
             raise HistobenchError(
                 "there is no worked example without tools: the published benchmark has none either"
             )
         file = "with_tool_and_feedback.txt" if with_feedback else "with_tool.txt"
-        path = Path(self.in_context_example_dir) / self.task_name / file
-        try:
-            return read_plain_text(path)
-        except OSError as error:
-            raise HistobenchError(f"{type(self).__name__}: no worked example at {path}") from error
+        return read_plain_text(Path(self.in_context_example_dir) / self.task_name / file)
 
     def open_environment(self, tools: Sequence[Any], **settings: Any) -> Any:
-        """Its own environment, where the general one will not do; None asks for the general one.
-
-        `settings` are the keyword arguments of `GeneralEnv`, of which it must be a subclass.
-        """
+        """Its own subclass of `GeneralEnv`, made with `settings`; None asks for the general one."""
         return None
 
     def extract_answer(self, solution: str) -> Any:
@@ -102,17 +88,14 @@ class Task:
         return solution
 
     def success(self, solution: str) -> bool:
-        """Whether the solution completes the task."""
         return bool(self.extract_answer(solution) == self.reference)
 
     @classmethod
     def load_tasks(cls, path: str) -> tuple[Iterable[Task], int]:
-        """All tasks of a JSON-lines file, and how many there are."""
         tasks = [cls(**record) for record in read_records(path)]
         return tasks, len(tasks)
 
     def to_dict(self) -> dict[str, Any]:
-        """The `task` object of a line of `results.jsonl`."""
         return {
             "task_name": self.task_name,
             "task_id": self.task_id,
@@ -120,6 +103,14 @@ class Task:
             "reference": self.reference,
             "metadata": self.metadata,
         }
+
+
+class LineTask(Task):
+    def __init__(self, id: Any, prompt: str, reference: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._id = id
+        self._prompt = prompt
+        self._reference = reference
 
 
 class CheckerError(HistobenchError):
@@ -133,15 +124,15 @@ def checked(task: Task, solution: str) -> bool:
     """
     try:
         return bool(task.success(solution))
-    except (HistobenchError, KeyboardInterrupt):
+    except HistobenchError:
         raise  # a sandbox that was lost, say: not the checker's fault
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename != __file__] or list(frames)
-        place = f"{own[-1].filename}:{own[-1].lineno}"
-        said = "".join(traceback.format_exception_only(error)).strip()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         name = f"task {getattr(task, '_id', None)!r} ({type(task).__name__}.success)"
-        raise CheckerError(f"the checker of {name} raised at {place}: {said}") from error
+        place = f"{frame.filename}:{frame.lineno}"
+        raise CheckerError(
+            f"the checker of {name} raised at {place}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def read_records(path: str | Path) -> list[dict[str, Any]]:
@@ -157,10 +148,7 @@ def read_records(path: str | Path) -> list[dict[str, Any]]:
             record = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise HistobenchError(f"{path}:{number}: not a JSON object ({error})") from error
-        missing = [
-            key for key in ("id", "prompt", "reference") if not isinstance(record, dict) or key not in record
-        ]
-        if missing:
-            raise HistobenchError(f"{path}:{number}: {', '.join(map(repr, missing))} missing")
+        if not isinstance(record, dict) or not {"id", "prompt", "reference"} <= record.keys():
+            raise HistobenchError(f"{path}:{number}: 'id', 'prompt' or 'reference' missing")
         records.append(record)
     return records

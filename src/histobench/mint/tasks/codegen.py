@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
 
 from histobench.mint.sandbox import SandboxPool, Verdict, run_unit_tests, shared_pool
-from histobench.mint.tasks.base import Task
-
-# Code that comes wrapped in a Markdown fence.
+from histobench.mint.tasks.base import LineTask
 
 _FENCE = "```"
 _FIRST_LINE = re.compile(r"\s*+```[\w+-]*+[ \t]*+\n")
@@ -55,17 +52,11 @@ def _is_empty(function: ast.FunctionDef) -> bool:
 TIMEOUT_S = 10.0
 
 
-class CodeGenTask(Task):
+class CodeGenTask(LineTask):
     """A program to write; the reference is the text of its tests."""
 
     #: Where tests run; the process-wide pool by default.
     pool: SandboxPool | None = None
-
-    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._id = id
-        self._prompt = prompt
-        self._reference = reference
 
     def extract_answer(self, solution: str) -> str:
         """The program: as given, or (strict rule) what is inside a Markdown fence."""
@@ -96,7 +87,6 @@ class HumanEvalTask(CodeGenTask):
 
     @property
     def prompt(self) -> str:
-        """The code to complete."""
         return f"Complete this code:\n\n{self._prompt}"
 
     @property
@@ -111,5 +101,4 @@ class MBPPTask(CodeGenTask):
 
     @property
     def prompt(self) -> str:
-        """The description without the quotes around it."""
         return self._prompt.replace('"""', "").strip()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from histobench.mint.tasks import theorem_answer
-from histobench.mint.tasks.base import Task
+from histobench.mint.tasks.base import LineTask
 from histobench.mint.tasks.strict_answer import chosen_option, same_text
 
 #: Anyone who writes more has given no answer. Each checker is linear in the text up to here.
@@ -16,10 +16,7 @@ PUBLISHED_TOLERANCE = 0.05
 
 
 def published_text(reference: str, solution: str, *, recorded: bool = False) -> bool:
-    """The benchmark's rule: both are numbers and within 5 %, else the reference occurs in the answer.
-
-    `recorded` leaves out the absolute value in the tolerance, as the runs of 2023 did.
-    """
+    """The benchmark's rule: numbers within 5 %, else the reference occurs in it; `recorded`: as in 2023."""
     expected = reference.strip().lower()
     answer = solution.lower().strip()
     try:
@@ -47,13 +44,6 @@ def parse_options(prompt: str, *, whole: bool = False) -> dict[str, str]:
 
 def published_option(reference: str, options: Mapping[str, str], solution: str) -> bool:
     """The benchmark's rule, defects included: the reference letter anywhere in the answer is enough."""
-    try:
-        return _published_option(reference, options, solution)
-    except ValueError:  # "²" is a digit but no number: the published checker broke, which was no success
-        return False
-
-
-def _published_option(reference: str, options: Mapping[str, str], solution: str) -> bool:
     letter = reference.strip().lower()
     answer = solution.lower().strip()
     if "a)" in answer or "a )" in answer:
@@ -65,9 +55,12 @@ def _published_option(reference: str, options: Mapping[str, str], solution: str)
     for text in others:  # the list shrinks under the loop: neighbours of a removed entry are not looked at
         if text in correct:
             others.remove(text)
-    if any(_matches(text, answer) or text in answer for text in others):
+    try:
+        if any(_matches(text, answer) or text in answer for text in others):
+            return False
+        return _matches(correct, answer) or correct in answer
+    except ValueError:  # "²" is a digit but no number: the published checker broke, which was no success
         return False
-    return _matches(correct, answer) or correct in answer
 
 
 def strict_option(reference: str, options: Mapping[str, str], solution: str) -> bool:
@@ -89,70 +82,62 @@ def _matches(reference: str, answer: str) -> bool:
     return reference in answer
 
 
-class ReasoningTask(Task):
-    """A question whose answer is a number or a phrase (gsm8k, math, hotpotqa)."""
+class AnswerTask(LineTask):
+    """A question with an answer that is compared, not run."""
 
     task_name = "reasoning"
 
-    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._id = id
-        self._prompt = prompt.strip()
-        self._reference = str(reference).strip().lower()
-
     def success(self, solution: str) -> bool:
-        if len(solution) > MAX_ANSWER_CHARS:
-            return False
+        return len(solution) <= MAX_ANSWER_CHARS and self.is_right(solution)
+
+    def is_right(self, solution: str) -> bool:
+        """What the rule says of a solution that is not too long."""
+        raise NotImplementedError
+
+
+class ReasoningTask(AnswerTask):
+    """A question whose answer is a number or a phrase (gsm8k, math, hotpotqa)."""
+
+    def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
+        super().__init__(id, prompt.strip(), str(reference).strip().lower(), **kwargs)
+
+    def is_right(self, solution: str) -> bool:
         if self.rule == "strict":
             return same_text(self._reference, solution)
         return published_text(self._reference, solution, recorded=self.rule == "recorded")
 
 
-class MultipleChoiceTask(Task):
+class MultipleChoiceTask(AnswerTask):
     """A question with lettered options (mmlu)."""
 
-    task_name = "reasoning"
-
     def __init__(self, id: Any, prompt: str, reference: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._id = id
-        self._prompt = prompt
-        self._reference = reference.strip().lower()
+        super().__init__(id, prompt, reference.strip().lower(), **kwargs)
         self._options = parse_options(prompt)
         self._whole_options = parse_options(prompt, whole=True)
         self.metadata["options"] = self._options
 
-    def success(self, solution: str) -> bool:
-        if len(solution) > MAX_ANSWER_CHARS:
-            return False
+    def is_right(self, solution: str) -> bool:
         if self.rule == "strict":
             return strict_option(self._reference, self._whole_options, solution)
         return published_option(self._reference, self._options, solution)
 
 
-class TheoremqaTask(Task):
+class TheoremqaTask(AnswerTask):
     """A question whose answer is a number, a list of numbers, True or False, or an option."""
 
-    task_name = "reasoning"
     INSTRUCTION = "Give your answer as a number, a list of numbers, or True or False. "
 
     def __init__(
         self, id: Any, prompt: str, reference: Any, answer_type: str = "float", **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
-        self._id = id
-        self._question = prompt.strip()
-        self._prompt = self.INSTRUCTION + self._question
-        self._reference = reference
+        super().__init__(id, self.INSTRUCTION + prompt.strip(), reference, **kwargs)
         self._answer_type = answer_type
 
     @property
     def bare_prompt(self) -> str:
-        return self._question
+        return self._prompt.removeprefix(self.INSTRUCTION)
 
-    def success(self, solution: str) -> bool:
-        if len(solution) > MAX_ANSWER_CHARS:
-            return False
+    def is_right(self, solution: str) -> bool:
         if self.rule == "strict":
             return theorem_answer.strict(self._reference, self._answer_type, solution)
         recorded = self.rule == "recorded"

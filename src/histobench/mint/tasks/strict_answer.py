@@ -1,7 +1,6 @@
 """Judges an answer as a careful reader does: find the final statement, then compare all of what it states.
 
-Denial, doubt and several candidates are wrong, and so is what is left over beside a value, but for a unit,
-words or a reason.
+Denial, doubt, several candidates and leftovers (but for a unit, words or a reason) are wrong.
 """
 
 from __future__ import annotations
@@ -143,8 +142,7 @@ def same_text(reference: str, solution: str) -> bool:
     reference = re.sub(r"^\\text\{([^{}]*)\}$", r"\1", reference.strip())
     reference = re.sub(r"(?<=\d)\s*(?:\^\s*\{?\\circ\}?|°|\\text\{[^{}]*\}|\\?%)$|^\\?\$", "", reference)
     if numeral := re.fullmatch(r"[-+]?\d+(?:\.(\d+))?", reference.strip()):
-        places = len((numeral[1] or "").rstrip("0"))
-        return same_number(stated_number(solution), float(reference), places)
+        return same_number(stated_number(solution), float(reference), len((numeral[1] or "").rstrip("0")))
     if re.search(r"[\d\\^()\[\]{}]", reference) and structure_of(reference):
         return _same_mathematics(reference, solution)
     if re.fullmatch(r"\d+", number := plain(reference)):
@@ -199,7 +197,6 @@ def _same_items(wanted: tuple[str, list[str]], given: tuple[str, list[str]]) -> 
 
 
 def stated_list(solution: str) -> list[float] | None:
-    """The numbers of a list, set, tuple or "1 and 2"."""
     statement = re.sub(r"\bor\b", "and", final_statement(solution)[0])
     if _DENIAL.search(statement) or _DOUBT.search(statement):
         return None
@@ -265,7 +262,6 @@ def _named_option(options: Mapping[str, str], text: str) -> str | None:
 
 
 def _option_of_text(options: Mapping[str, str], text: str) -> str | None:
-    """The option whose text, or value with its unit, is this text."""
     given, found = value_of(plain(text)), []
     for letter, option in options.items():
         wanted = value_of(plain(option))

@@ -6,12 +6,7 @@ import re
 from typing import Any
 
 from histobench.mint.tasks.arithmetic import BUILT_INS, NotArithmeticError, evaluate
-from histobench.mint.tasks.strict_answer import (
-    chosen_option,
-    stated_list,
-    stated_number,
-    stated_truth,
-)
+from histobench.mint.tasks.strict_answer import chosen_option, stated_list, stated_number, stated_truth
 from histobench.mint.tasks.written_numbers import same_number
 
 RELATIVE_TOLERANCE = 0.04
@@ -28,10 +23,7 @@ _THOUSANDS = re.compile(r"^[-+]?(\d{1,3}(,\d{3})*|(\d+))(\.\d+)?$")
 
 
 def published(reference: Any, answer_type: str, solution: str, *, recorded: bool = False) -> bool:
-    """The benchmark's rule, with its `eval` replaced by an evaluator that runs nothing.
-
-    `recorded` does not recognise the letter of an option, as the runs of 2023 did not.
-    """
+    """The benchmark's rule without its `eval`; `recorded` does not recognise the letter of an option."""
     if recorded and answer_type == "option":
         return False
     return _agrees(_parse(solution), reference, answer_type)
@@ -54,10 +46,8 @@ def strict(reference: Any, answer_type: str, solution: str) -> bool:
     if answer_type == "option":
         letter = chosen_option(dict.fromkeys("abcd", ""), solution)
         value = f"({letter})" if letter else None
-    elif answer_type == "bool":
-        value = stated_truth(solution)
     else:
-        value = stated_list(solution)
+        value = stated_truth(solution) if answer_type == "bool" else stated_list(solution)
     return _agrees(value, reference, answer_type, exactly=True)
 
 

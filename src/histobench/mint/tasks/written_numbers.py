@@ -44,14 +44,6 @@ _BRACES = (  # each round opens one more level, from the inside out
 )
 
 
-def _continental(match: re.Match[str]) -> str:
-    return re.sub(r"[^\d,]", "", match[0]).replace(",", ".")
-
-
-def _ratio(match: re.Match[str]) -> str:
-    return f"{match[1] or 1}/{match[2] or match[3] or match[4]}"
-
-
 _STEPS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?i)^((?:that|it)['’]s [\d.]+)!$", r"\1"),
     (r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r" \1 "),
@@ -69,7 +61,10 @@ _STEPS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\d.,])0,(\d{2,})\b(?!,)", r"0.\1"),
     (r"√\s*\(?(\d+(?:\.\d+)?)\)?", r" sqrt(\1)"),
     (r"\|\s*-?\s*(\d+(?:\.\d+)?)\s*\|", r"\1"),
-    (r"(\d+) (?:out of (\d+)\b|over (\d+)\b(?=\W*$))|\b1 in (\d+)\b", _ratio),
+    (
+        r"(\d+) (?:out of (\d+)\b|over (\d+)\b(?=\W*$))|\b1 in (\d+)\b",
+        lambda found: f"{found[1] or 1}/{found[2] or found[3] or found[4]}",
+    ),
     (r"(?i)\b(ln|log|sqrt|sin|cos|tan)\s+(\d+(?:\.\d+)?)\b", r"\1(\2)"),
     (r"\\pi\b|π", " pi "),
     (r"\bpi\s+(?=[A-Za-z(]\b)", "pi*"),
@@ -112,7 +107,7 @@ def plain(text: str, *, lists: bool = False) -> str:
     if not lists:
         text = re.sub(
             rf"(?<![\d.,])\d{{1,3}}(?:{_GROUP}+,\d\d|(?:\.\d{{3}})+,\d\d|(?:\.\d{{3}}){{2,}})(?![\d,]|\.\d)",
-            _continental,
+            lambda found: re.sub(r"[^\d,]", "", found[0]).replace(",", "."),
             text,
         )
         text = re.sub(

@@ -16,7 +16,6 @@ def get_toolset_description(tools: Sequence[Tool]) -> str:
     """The part of the prompt that lists the tools; empty when there are none."""
     if not tools:
         return ""
-    check_unique_names(tools)
     entries = [
         f"[{number}] {tool.signature}\n{tool.description}\n" for number, tool in enumerate(tools, start=1)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from histobench.mint.tools.base import Tool
 
@@ -13,110 +13,67 @@ if TYPE_CHECKING:
 class AlfWorldTool(Tool):
     """An action in a running game; `command` is what the simulator understands, with the arguments put in."""
 
-    command: ClassVar[str]
+    arguments = ""
 
-    def __init__(self, game: Game) -> None:
-        self._game = game
+    def __init__(self, game: Game, name: str, command: str, description: str) -> None:
+        self._game, self._command = game, command
+        self.name, self.description = name, description  # type: ignore[misc]
+        self.signature = f"{name}({self.arguments}) -> str"  # type: ignore[misc]
 
     def __call__(self) -> str:
-        return self._game.step(self.command)
+        return self._game.step(self._command)
 
 
 class _AtReceptacle(AlfWorldTool):
+    arguments = "receptacle: str"
+
     def __call__(self, receptacle: str) -> str:  # type: ignore[override]
-        return self._game.step(self.command.format(receptacle))
+        return self._game.step(self._command.format(receptacle))
 
 
 class _WithObject(AlfWorldTool):
+    arguments = "object: str, receptacle: str"
+
     def __call__(self, object: str, receptacle: str) -> str:  # type: ignore[override]
-        return self._game.step(self.command.format(object, receptacle))
+        return self._game.step(self._command.format(object, receptacle))
 
 
-class Put(_WithObject):
-    name, command = "put", "put {} in/on {}"
-    signature = "put(object: str, receptacle: str) -> str"
-    description = 'Puts an object that you hold in or on a receptacle. Example: put("vase 2", "shelf 4")'
-
-
-class GoTo(_AtReceptacle):
-    name, command = "goto", "go to {}"
-    signature = "goto(receptacle: str) -> str"
-    description = 'Walks to a receptacle and tells what is there. Example: goto("armchair 1")'
-
-
-class TakeFrom(_WithObject):
-    name, command = "take_from", "take {} from {}"
-    signature = "take_from(object: str, receptacle: str) -> str"
-    description = (
-        'Takes an object from a receptacle that you stand at. Example: take_from("vase 2", "dresser 1")'
-    )
-
-
-class OpenReceptacle(_AtReceptacle):
-    name, command = "open_receptacle", "open {}"
-    signature = "open_receptacle(receptacle: str) -> str"
-    description = (
-        'Opens a receptacle that you stand at and tells what is inside. Example: open_receptacle("safe 1")'
-    )
-
-
-class Toggle(AlfWorldTool):
-    name, command = "toggle", "toggle {}"
-    signature = "toggle(object_or_receptacle: str) -> str"
-    description = 'Switches an object or a receptacle on or off. Example: toggle("faucet 1")'
+class _Toggle(AlfWorldTool):
+    arguments = "object_or_receptacle: str"
 
     def __call__(self, object_or_receptacle: str) -> str:  # type: ignore[override]
-        return self._game.step(self.command.format(object_or_receptacle))
+        return self._game.step(self._command.format(object_or_receptacle))
 
 
-class CloseReceptacle(_AtReceptacle):
-    name, command = "close_receptacle", "close {}"
-    signature = "close_receptacle(receptacle: str) -> str"
-    description = 'Closes a receptacle that you stand at. Example: close_receptacle("safe 1")'
-
-
-class Clean(_WithObject):
-    name, command = "clean", "clean {} with {}"
-    signature = "clean(object: str, receptacle: str) -> str"
-    description = (
-        'Cleans an object that you hold with something next to you. Example: clean("ladle 1", "sinkbasin 2")'
-    )
-
-
-class Heat(_WithObject):
-    name, command = "heat", "heat {} with {}"
-    signature = "heat(object: str, receptacle: str) -> str"
-    description = (
-        'Heats an object that you hold with something next to you. Example: heat("cup 3", "microwave 1")'
-    )
-
-
-class Cool(_WithObject):
-    name, command = "cool", "cool {} with {}"
-    signature = "cool(object: str, receptacle: str) -> str"
-    description = (
-        'Cools an object that you hold with something next to you. Example: cool("bread 1", "fridge 1")'
-    )
-
-
-class Use(_AtReceptacle):
-    name, command = "use", "use {}"
-    signature = "use(receptacle: str) -> str"
-    description = 'Uses a thing that you stand at, such as a lamp. Example: use("floorlamp 1")'
-
-
-class LookAround(AlfWorldTool):
-    name = command = "look"
-    signature = "look() -> str"
-    description = "Tells where you are and what is next to you. Example: look()"
-
-
-#: In the order in which they are listed to the agent.
-ACTIONS: tuple[type[AlfWorldTool], ...] = (
-    *(Put, GoTo, TakeFrom, OpenReceptacle, Toggle, CloseReceptacle, Clean, Heat, Cool, Use, LookAround),
+_PUT = "Puts an object that you hold in or on a receptacle."
+_HELD = "an object that you hold with something next to you."
+_OPEN = "Opens a receptacle that you stand at and tells what is inside."
+#: In the order in which they are listed to the agent: arguments, name, command, what it does, an example.
+ACTIONS: tuple[tuple[type[AlfWorldTool], str, str, str, str], ...] = (
+    (_WithObject, "put", "put {} in/on {}", _PUT, '"vase 2", "shelf 4"'),
+    (_AtReceptacle, "goto", "go to {}", "Walks to a receptacle and tells what is there.", '"armchair 1"'),
+    (
+        *(_WithObject, "take_from", "take {} from {}"),
+        *("Takes an object from a receptacle that you stand at.", '"vase 2", "dresser 1"'),
+    ),
+    (_AtReceptacle, "open_receptacle", "open {}", _OPEN, '"safe 1"'),
+    (_Toggle, "toggle", "toggle {}", "Switches an object or a receptacle on or off.", '"faucet 1"'),
+    (_AtReceptacle, "close_receptacle", "close {}", "Closes a receptacle that you stand at.", '"safe 1"'),
+    *(
+        (_WithObject, name, f"{name} {{}} with {{}}", f"{does} {_HELD}", example)
+        for name, does, example in (
+            ("clean", "Cleans", '"ladle 1", "sinkbasin 2"'),
+            ("heat", "Heats", '"cup 3", "microwave 1"'),
+            ("cool", "Cools", '"bread 1", "fridge 1"'),
+        )
+    ),
+    (_AtReceptacle, "use", "use {}", "Uses a thing that you stand at, such as a lamp.", '"floorlamp 1"'),
+    (AlfWorldTool, "look", "look", "Tells where you are and what is next to you.", ""),
 )
 
 
 def household_tools(game: Game) -> list[AlfWorldTool]:
-    """Every action, on one game."""
-    return [action(game) for action in ACTIONS]
+    return [
+        kind(game, name, command, f"{does} Example: {name}({example})")
+        for kind, name, command, does, example in ACTIONS
+    ]

@@ -40,13 +40,11 @@ class PythonREPL(Tool):
         return as_observation(self.last_result.text)
 
     def reset(self) -> None:
-        """Forget everything: the next query starts a fresh session."""
         if self._session is not None:
             self._session.close()
             self._session = None
 
     def close(self) -> None:
-        """End the session."""
         self.reset()
 
 
@@ -60,6 +58,4 @@ def as_observation(text: str) -> str:
     """
     if not text:
         return NO_OUTPUT
-    if len(text) > MAX_CHARS:
-        return text[:MAX_CHARS] + TRUNCATED
-    return text
+    return text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + TRUNCATED

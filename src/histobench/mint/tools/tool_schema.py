@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +42,8 @@ def tool_spec(tool: Tool) -> ToolSpec:
     The parameters come from `tool.signature`; one that is no Python (some describe themselves in prose) gives
     way to the signature of `__call__`. A parameter without an annotation takes any value.
     """
-    written = _written_signature(tool.signature) or _written_signature(_call_signature(tool))
+    of_call = f"{tool.name}{inspect.signature(tool.__call__)}"
+    written = _written_signature(tool.signature) or _written_signature(of_call)
     if written is None:
         raise HistobenchError(f"the tool {tool.name!r} has no signature that a function call could follow")
     return ToolSpec(tool.name, tool.description, _parameters(written))
@@ -66,12 +68,11 @@ def complaint(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> str | None
         if name not in properties:
             return f"there is no argument {name}; known: {', '.join(properties) or 'none'}"
         if (problem := _misfit(properties[name], value)) is not None:
-            return f"the argument {name} must be {problem}, not {_short(value)}"
+            return f"the argument {name} must be {problem}, not {reprlib.repr(value)}"
     return None
 
 
 def _misfit(schema: Mapping[str, Any], value: Any) -> str | None:
-    """What the value should have been, None if it is."""
     if "anyOf" in schema:
         wanted = [_misfit(choice, value) for choice in schema["anyOf"]]
         return None if None in wanted else " or ".join(filter(None, wanted))
@@ -85,15 +86,9 @@ def _misfit(schema: Mapping[str, Any], value: Any) -> str | None:
     if not fitting or (isinstance(value, bool) and kind in ("integer", "number")):
         return str(kind)
     if kind == "array" and "items" in schema:
-        problems = (_misfit(schema["items"], item) for item in list(value))
-        if (problem := next(filter(None, problems), None)) is not None:
-            return f"array of {problem}"
+        problems = filter(None, (_misfit(schema["items"], item) for item in value))
+        return next((f"array of {problem}" for problem in problems), None)
     return None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _written_signature(text: str) -> ast.arguments | None:
@@ -102,19 +97,6 @@ def _written_signature(text: str) -> ast.arguments | None:
     except (SyntaxError, ValueError):
         return None
     return function.args if isinstance(function, ast.FunctionDef) else None
-
-
-def _call_signature(tool: Tool) -> str:
-    parameters = list(inspect.signature(type(tool).__call__).parameters.values())[1:]
-    parts = []
-    for parameter in parameters:
-        kind = parameter.annotation
-        words = (
-            "" if kind is inspect.Parameter.empty else f": {kind if isinstance(kind, str) else kind.__name__}"
-        )
-        default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
-        parts.append(f"{parameter.name}{words}{default}")
-    return f"{tool.name}({', '.join(parts)})"
 
 
 def _parameters(arguments: ast.arguments) -> dict[str, Any]:
@@ -130,12 +112,7 @@ def _parameters(arguments: ast.arguments) -> dict[str, Any]:
         else:
             schema = {**schema, **_default(default)}
         properties[argument.arg] = schema
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _default(expression: ast.expr) -> dict[str, Any]:

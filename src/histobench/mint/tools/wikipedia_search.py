@@ -15,7 +15,7 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text
 from histobench.core.folders import local_dir
-from histobench.core.http import PASSING, RetryPolicy, retry_after
+from histobench.core.http import RetryPolicy, retry_after
 from histobench.core.plain_data import read_json
 from histobench.core.version import __version__
 from histobench.mint.tools.base import Tool, ToolServiceError
@@ -27,7 +27,6 @@ NOTHING_FOUND = "No page was found for this query."
 SUFFIXES = (".txt", ".md")
 API = "https://en.wikipedia.org/w/api.php"
 USER_AGENT = f"histobench/{__version__} (https://github.com/histobench/histobench)"
-PAUSE_S = 0.25
 POLICY = RetryPolicy(attempts=4, answer_timeout=20.0, longest_retry_after=60.0)
 
 
@@ -42,10 +41,7 @@ def rendered(articles: Sequence[tuple[str, str]]) -> str:
 
 
 class FolderIndex:
-    """A full-text index over a folder, for machines without a network.
-
-    Articles are text files: the title is the file's name, the summary its first paragraph.
-    """
+    """A full-text index over a folder of text files: titles are file names, summaries first paragraphs."""
 
     def __init__(self, folder: str | Path) -> None:
         folder = Path(folder)
@@ -62,7 +58,6 @@ class FolderIndex:
             raise HistobenchError(f"{folder} holds no article (files ending with {' or '.join(SUFFIXES)})")
 
     def search(self, query: str) -> str:
-        """The summaries of the best matches; words in the title weigh more."""
         phrase = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query[:MAX_QUERY]))
         with self._lock:
             rows = self._index.execute(
@@ -86,24 +81,16 @@ class WikipediaError(ToolServiceError):
 
 
 class LiveWikipedia:
-    """The MediaWiki API with a cache on disk, one request at a time, pauses and bounded retries."""
+    """The MediaWiki API with a cache on disk, one request at a time, bounded retries."""
 
     def __init__(
-        self,
-        cache: str | Path | None = None,
-        *,
-        api: str = API,
-        pause: float = PAUSE_S,
-        sleep: Callable[[float], None] = time.sleep,
+        self, cache: str | Path = ":memory:", *, api: str = API, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._api = api
-        self._pause = pause
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._last = 0.0
-        if cache is not None:
-            Path(cache).parent.mkdir(parents=True, exist_ok=True)
-        self._cache = sqlite3.connect(str(cache) if cache else ":memory:", check_same_thread=False)
+        Path(cache).parent.mkdir(parents=True, exist_ok=True)
+        self._cache = sqlite3.connect(str(cache), check_same_thread=False)
         with self._cache:
             self._cache.execute(
                 "CREATE TABLE IF NOT EXISTS answers (query TEXT PRIMARY KEY, text TEXT, at REAL)"
@@ -147,27 +134,19 @@ class LiveWikipedia:
         headers, timeout = {"User-Agent": USER_AGENT}, POLICY.answer_timeout
         trouble = ""
         for attempt in range(1, POLICY.attempts + 1):
-            self._sleep(max(0.0, self._last + self._pause - time.monotonic()))
             wait = POLICY.pause(attempt, jitter=1.0)
             try:
                 reply = httpx.get(self._api, params=parameters, headers=headers, timeout=timeout)
-                if reply.status_code in PASSING:
-                    trouble = f"status {reply.status_code}"
-                    asked = retry_after(reply.headers)
-                    wait = wait if asked is None else min(POLICY.longest_retry_after, asked)
-                else:
-                    reply.raise_for_status()
-                    content = reply.json()
-                    if "error" not in content:
-                        return dict(content)
-                    trouble = str(content["error"].get("info", content["error"]))
+                wait = min(POLICY.longest_retry_after, retry_after(reply.headers) or wait)
+                content = reply.raise_for_status().json()
+                if "error" not in content:
+                    return dict(content)
+                trouble = str(content["error"].get("info", content["error"]))
             except (httpx.HTTPError, json.JSONDecodeError) as error:
-                trouble = f"{type(error).__name__}: {error}"
-            finally:
-                self._last = time.monotonic()
+                trouble = str(error)
             if attempt < POLICY.attempts:
                 self._sleep(wait)
-        raise WikipediaError(f"Wikipedia could not be asked after {POLICY.attempts} tries: {trouble}")
+        raise WikipediaError(f"Wikipedia did not answer after {POLICY.attempts} tries: {trouble}")
 
 
 class TapeMissError(Exception):
@@ -184,32 +163,24 @@ class Tape:
             raise HistobenchError(f"{path} is not a tape: expected a JSON object of query -> text")
         self._answers: dict[str, str] = answers
 
-    def __len__(self) -> int:
-        return len(self._answers)
-
     def search(self, query: str) -> str:
-        """The recorded answer."""
-        try:
-            return self._answers[query[:MAX_QUERY]]
-        except KeyError:
-            raise TapeMissError(f"no recorded answer for the query {query!r}") from None
+        if (answer := self._answers.get(query[:MAX_QUERY])) is None:
+            raise TapeMissError(f"no recorded answer for the query {query!r}")
+        return answer
 
 
 Encyclopedia = LiveWikipedia | Tape | FolderIndex
 
 
 @functools.cache
-def live_wikipedia() -> LiveWikipedia:
-    """The live site; one client for the whole program, so that pauses and the cache on disk are shared."""
-    return LiveWikipedia(local_dir() / "wikipedia.sqlite")
+def open_encyclopedia(source: str) -> Encyclopedia:
+    """`live`, `tape:FILE` (recorded queries) or `folder:DIR` (text files, one article each).
 
-
-@functools.cache
-def open_encyclopedia(source: str = "live") -> Encyclopedia:
-    """`live`, `tape:FILE` (recorded queries) or `folder:DIR` (text files, one article each)."""
+    One object for each in the whole program, so that requests wait for each other and share a cache on disk.
+    """
     kind, _, path = source.partition(":")
     if source == "live":
-        return live_wikipedia()
+        return LiveWikipedia(local_dir() / "wikipedia.sqlite")
     if kind in ("tape", "folder") and path:
         return Tape(path) if kind == "tape" else FolderIndex(path)
     raise HistobenchError(f"unknown encyclopedia {source!r}; known: live, tape:FILE, folder:DIR")
@@ -229,4 +200,4 @@ class WikipediaQueryRun(Tool):
         self._encyclopedia = encyclopedia
 
     def __call__(self, query: str) -> str:
-        return (self._encyclopedia or live_wikipedia()).search(str(query))
+        return (self._encyclopedia or open_encyclopedia("live")).search(str(query))

@@ -1,8 +1,4 @@
-"""The answer of a comparison: which encoders may be the best, which are worse, and on what evidence.
-
-`run`, `compare`, `choose` and the report print this answer, so that they agree. It speaks only of tests that
-were made: a dataset is evidence only if at least two encoders were tested on it.
-"""
+"""The answer of a comparison: which encoders may be the best, which are worse, and on what evidence."""
 
 from __future__ import annotations
 
@@ -27,6 +23,8 @@ TOO_GOOD = "the results are likely too good"
 LEFT_OUT = "left out as unusable"
 #: What groups are, in sentences.
 GROUPS = "patients or slides"
+#: The control of the zoo, with random weights.
+UNTRAINED_ENCODER = "random-vit"
 Value = tuple[float, float | None, float | None]  # with the bounds of its interval
 
 
@@ -34,8 +32,7 @@ Value = tuple[float, float | None, float | None]  # with the bounds of its inter
 class Evidence:
     """One dataset: the encoders that have a value, and which of them may be the best.
 
-    `may_be_best` is empty where nothing was tested, and `reason` says why; `instead` is another metric that
-    could be tested.
+    `may_be_best` is empty where nothing was tested, and `reason` says why.
     """
 
     dataset: str
@@ -48,18 +45,16 @@ class Evidence:
     reason: str = ""
     splits: str = ""  # such as "25 splits (5x5)"
     of_patients: bool = False
-    instead: Evidence | None = None
+    instead: Evidence | None = None  # another metric that could be tested
     doubt: str = ""  # why no value here can be trusted
 
     @property
     def worse(self) -> tuple[str, ...]:
-        """Those that are shown to be worse than the first one."""
         tested = self.values if self.may_be_best else ()
         return tuple(name for name in tested if name not in self.may_be_best)
 
     @property
     def counted(self) -> str:
-        """Which images the evidence is from."""
         row = "patient" if self.of_patients else "image"
         groups = "" if self.n_groups is None or self.of_patients else f" of {self.n_groups:,} {GROUPS}"
         if self.splits:
@@ -79,18 +74,16 @@ class Answer:
 
 
 def evidence_of(comparison: Comparison) -> list[Evidence]:
-    """The evidence of the test set of each dataset."""
     return [evidence_of_table(comparison, table) for table in comparison.tables]
 
 
 def evidence_of_table(comparison: Comparison, table: DatasetTable, metric: str = "") -> Evidence:
-    """The evidence of one test set."""
     values: dict[str, Value] = {
         entry.name: (entry.value, entry.interval.low, entry.interval.high)
         for entry in table.entries
         if entry.value is not None
     }
-    inside = () if table.standings is None else table.standings.best.listed()
+    inside = () if table.standings is None else table.standings.best
     reasons = (entry.interval.reason for entry in table.entries if entry.interval.reason)
     return Evidence(
         table.dataset or "results",
@@ -118,7 +111,7 @@ def evidence_of_statistics(
 ) -> Evidence:
     """The evidence of one metric of the report's tables; `values` are those of each run by metric."""
     found = statistics.metrics[metric]
-    inside = () if found.standings is None else found.standings.best.listed()
+    inside = () if found.standings is None else found.standings.best
     known: dict[str, Value] = {}
     for name in found.order:
         value, interval = values[name].get(metric), found.intervals.get(name)
@@ -148,7 +141,6 @@ def doubt_of(caveats: Iterable[str]) -> str:
 
 
 def answer(evidence: Sequence[Evidence], *, task: str, metric: str, setting: str = "") -> Answer:
-    """What the evidence says about the encoders of one task, in sentences."""
     tested = [each for each in evidence if each.may_be_best]
     untested = [each for each in evidence if not each.may_be_best]
     instead = [each.instead for each in untested if each.instead is not None and each.instead.may_be_best]
@@ -160,14 +152,13 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str, setting: str
         if each.instead is not None and each.instead in instead:
             said.append(f"By accuracy, in which frequent classes count most, {_sure_verdict(each.instead)}.")
     if task not in ON_IMAGES and any(map(needs_splits, untested)):  # which have no splits
-        what = _words(metric)
-        said.append(f"To test {what} on all {GROUPS}, repeat the run with `{REMEDY}`.")
-    doubts = {f"Caution: {each.dataset}: {each.doubt}." for each in evidence if each.doubt}
-    said.extend(sorted(doubts))
-    worse = dict.fromkeys(name for each in judged for name in each.worse)
+        said.append(f"To test {_words(metric)} on all {GROUPS}, repeat the run with `{REMEDY}`.")
+    said.extend(sorted({f"Caution: {each.dataset}: {each.doubt}." for each in evidence if each.doubt}))
+    if UNTRAINED_ENCODER in _everywhere(judged):
+        said.append(f"{UNTRAINED_ENCODER} is untrained: nothing is shown to be better than random weights.")
     return Answer(
         _everywhere(judged),
-        tuple(worse),
+        tuple(dict.fromkeys(name for each in judged for name in each.worse)),
         judged[0].metric if judged else "",
         tuple(each.dataset for each in judged),
         " ".join(said),
@@ -175,12 +166,10 @@ def answer(evidence: Sequence[Evidence], *, task: str, metric: str, setting: str
 
 
 def needs_splits(each: Evidence) -> bool:
-    """Whether repeated splits can test what one test set of this dataset cannot."""
     return not each.may_be_best and each.n_groups is not None and not each.splits and len(each.values) > 1
 
 
 def _everywhere(judged: Sequence[Evidence]) -> tuple[str, ...]:
-    """Those that may be the best on every dataset, in the order of the first one."""
     first = judged[0].may_be_best if judged else ()
     return tuple(name for name in first if all(name in each.may_be_best for each in judged))
 
@@ -238,20 +227,17 @@ def _verdict(each: Evidence) -> str:
         if len(worse) == 1:
             return f"{shown} is better than {worse[0]} ({_shown(each.values[worse[0]])})"
         return f"{shown} is the best of {len(each.values)} encoders: {listed_names(worse)} are worse"
-    named = listed_names(
-        [f"{name} ({_shown(each.values[name])})" for name in best], "and" if not worse else "or"
-    )
+    named = listed_names([f"{name} ({_shown(each.values[name])})" for name in best], "or" if worse else "and")
     if not worse:
         return f"no difference between {named} is shown: each may be the best"
     return f"{named} may be the best; {listed_names(worse)} {_are(worse)} shown to be worse than {best[0]}"
 
 
 def _not_tested(each: Evidence, task: str) -> str:
-    """Why one dataset says nothing about which encoder is better."""
     if len(each.values) < 2:
         only = next(iter(each.values), None)
         return f"On {each.dataset} nothing was compared: {only or 'no encoder'} is the only encoder there."
-    reason = each.reason.removeprefix("no interval: ") or "the test images do not show how far values vary"
+    reason = each.reason.removeprefix("no interval: ") or "the test images do not show how much values vary"
     where, what = f"On {each.dataset} ({task}; {each.counted})", _words(each.metric)
     return f"{where}, differences of {what} could not be tested: {reason}."
 
@@ -262,11 +248,7 @@ def _shown(value: Value) -> str:
 
 
 def listed_names(names: Sequence[str] | Mapping[str, object], word: str = "and") -> str:
-    """Names as in a sentence; of many, the first.
-
-    >>> listed_names(["a", "b", "c"]), listed_names("abcdefgh")
-    ('a, b and c', 'a, b, c, d, e, f and 2 more')
-    """
+    """Names as in a sentence; of many, the first."""
     every = list(names)
     if len(every) > _MOST_NAMES + 1:
         every, word = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"], "and"

@@ -1,10 +1,10 @@
-"""The older bootstrap: percentile and BCa intervals of stored runs, as `histobench bootstrap` writes them."""
+"""The older bootstrap: percentile intervals of stored runs, as `histobench bootstrap` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,8 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
 from histobench.roi.comparison.episode_intervals import crossed_entries, missing_entry, resampled_with
-from histobench.roi.comparison.metric_function import all_metrics, over_all_classes
-from histobench.roi.comparison.sampling_units import (
-    RESAMPLED,
-    SamplingUnits,
-    check_random_state,
-    design_of,
-    scored,
-)
+from histobench.roi.comparison.metric_intervals import all_metrics
+from histobench.roi.comparison.sampling_units import RESAMPLED, SamplingUnits, image_groups, scored
 from histobench.roi.comparison.stored_intervals import (
     by_class_of,
     current_content,
@@ -29,49 +23,33 @@ from histobench.roi.comparison.stored_intervals import (
     predictions_digest,
     write_default_intervals,
 )
-from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS
+from histobench.roi.metrics.metric_catalogue import CALIBRATION_METRICS, CLASS_MEANS
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
-from histobench.statistics.intervals import METHODS, Interval, bca_interval, percentile_interval
+from histobench.statistics.intervals import percentile_interval
 from histobench.statistics.resampling import (
+    Counts,
     Evaluate,
+    Floats,
     SamplingDesign,
-    jackknife_of_all,
-    jackknife_strata,
+    design_for_labels,
     replicates_of_all,
     sampling_design,
 )
 
-Floats = NDArray[np.float64]
-
-
 SUMMARY = "bootstrap_ci_summary.json"
-
-
-#: What is drawn again where episodes and test units both are.
-CROSSED = "crossed"
+Entries = dict[str, dict[str, Any]]  # of metrics, by name
 
 
 @dataclass(frozen=True)
 class BootstrapSettings:
-    """How intervals are made."""
-
     n_bootstrap: int = 1000
     random_state: int = 42
-    method: str = "percentile"  # or "bca"
-
-    def __post_init__(self) -> None:
-        if self.n_bootstrap < 2:
-            raise HistobenchError(f"`n_bootstrap` must be at least 2, not {self.n_bootstrap}")
-        check_random_state(self.random_state)
-        if self.method not in METHODS:
-            raise HistobenchError(f"unknown method {self.method!r}; known: {', '.join(METHODS)}")
+    method: str = field(default="percentile", init=False)  # files say so
 
 
 @dataclass(frozen=True)
 class StoredIntervals:
-    """The bootstrap intervals of one run and how they came about."""
-
     run: StoredRun
     path: Path
     content: dict[str, Any] | None  # None where the run cannot be resampled
@@ -101,9 +79,8 @@ def bootstrap_runs(
 ) -> Iterator[StoredIntervals]:
     """Write and yield the bootstrap intervals of each run; those of the same predictions are kept.
 
-    Beside them the intervals that tables show are written (`write_default_intervals`).
-
-    A run that cannot be read or resampled says so in `failure` and does not stop the others.
+    Beside them the intervals that tables show are written. A run that cannot be read or resampled says so in
+    `failure` and does not stop the others.
     """
     for run in runs:
         files = TaskFiles.beside(run.path)
@@ -124,7 +101,6 @@ def bootstrap_runs(
 
 
 def write_summary(results_dir: Path, intervals: list[StoredIntervals]) -> Path:
-    """Write `bootstrap_ci_summary.json`: value and bounds of every metric of every run."""
     path = results_dir / SUMMARY
     rows = [_summary_row(results_dir, item.path, item.content) for item in intervals if item.content]
     failures = [
@@ -148,11 +124,8 @@ def _summary_row(results_dir: Path, path: Path, content: dict[str, Any]) -> dict
 
 
 def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
-    other = [
-        f"{name} {existing.get(name)}"
-        for name, value in asdict(settings).items()
-        if existing.get(name) != value
-    ]
+    known = {name: existing.get(name) for name in asdict(settings)}
+    other = [f"{name} {known[name]}" for name, value in asdict(settings).items() if known[name] != value]
     if other:
         return f"intervals exist with {', '.join(other)}; `force` computes them again"
     return "the same intervals already exist"
@@ -161,16 +134,10 @@ def _why_skipped(existing: dict[str, Any], settings: BootstrapSettings) -> str:
 def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]:
     """What `*_bootstrap_ci.json` holds: an interval for every metric of the run's file.
 
-    Where they are means over episodes or runs, the intervals are over episodes and test units, as far as the
-    predictions of each episode were kept; `averaged_predictions` are then the metrics, over test units, of
-    the mean probabilities.
+    Of means over episodes or runs, `averaged_predictions` are the metrics of the mean probabilities.
     """
     predictions = run.predictions
-    if len(predictions) == 0:
-        raise HistobenchError(
-            f"{TaskFiles.beside(run.path).detailed} holds no predictions: nothing to resample"
-        )
-    design = design_of(predictions)
+    design = design_for_labels(predictions.labels, image_groups(predictions))
     evaluate = over_all_classes(all_metrics(predictions, by_class=True), predictions.labels)
     everything = intervals_of(evaluate, design, settings)
     over_images = {name: entry for name, entry in everything.items() if "@" not in name}
@@ -192,21 +159,15 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     n_episodes = len(next(iter(episodes.values())))
     over_episodes = intervals_of(means_of(episodes), sampling_design(n_episodes), settings)
     noted = "over episodes alone, for these test images"
-    over_episodes = {
-        name: entry | {"over": "episodes", "note": noted} for name, entry in over_episodes.items()
-    }
+    over_episodes = {name: one | {"over": "episodes", "note": noted} for name, one in over_episodes.items()}
     if run.episodes is None:
         content |= {"resampling": "plain", "resampled": "episodes"}
     else:
-        known = scored(predictions)
-        units = SamplingUnits.of(known)
-        content |= {"resampling": CROSSED, "resampled": resampled_with(run, n_episodes, units)}
-        found = crossed_entries(run, units)
-        over_episodes |= {
-            name: entry
-            for name, entry in found.items()
-            if entry["ci_lower"] is not None or name in CALIBRATION_METRICS
-        }
+        units = SamplingUnits.of(scored(predictions))
+        content |= {"resampling": "crossed", "resampled": resampled_with(run, n_episodes, units)}
+        for name, entry in crossed_entries(run, units).items():
+            if entry["ci_lower"] is not None or name in CALIBRATION_METRICS:
+                over_episodes[name] = entry
     content["num_episodes"] = n_episodes
     content["metrics"] = _for_reported(over_episodes, run.metrics, reasons)
     content["averaged_predictions"] = {
@@ -218,70 +179,70 @@ def run_intervals(run: StoredRun, settings: BootstrapSettings) -> dict[str, Any]
     return content
 
 
-def intervals_of(
-    evaluate: Evaluate, design: SamplingDesign, settings: BootstrapSettings
-) -> dict[str, dict[str, Any]]:
-    """Value, interval, mean and spread of every metric of `evaluate`."""
+def over_all_classes(evaluate: Evaluate, labels: NDArray[np.int64]) -> Evaluate:
+    """Make means over classes undefined on counts that lack a class of `labels`."""
+    of_class = (labels[:, None] == np.unique(labels)).astype(np.float64)
+
+    def whole(counts: Counts) -> Mapping[str, Floats]:
+        lacking = (counts @ of_class == 0).any(axis=1)
+        values = evaluate(counts)
+        if not lacking.any():
+            return values
+        return {
+            name: np.where(lacking, np.nan, found) if name in CLASS_MEANS else found
+            for name, found in values.items()
+        }
+
+    return whole
+
+
+def intervals_of(evaluate: Evaluate, design: SamplingDesign, settings: BootstrapSettings) -> Entries:
     observed = evaluate(np.ones((1, design.n_samples), dtype=np.int32))
-    resampled = replicates_of_all(
-        evaluate, design, n_resamples=settings.n_bootstrap, seed=settings.random_state
-    )
-    left_out = jackknife_of_all(evaluate, design) if settings.method == "bca" else {}
-    strata = jackknife_strata(design)
-    found: dict[str, dict[str, Any]] = {}
+    count, seed = settings.n_bootstrap, settings.random_state
+    resampled = replicates_of_all(evaluate, design, n_resamples=count, seed=seed)
+    found: Entries = {}
     for name, values in resampled.items():
         value = float(observed[name][0])
         if not np.isfinite(value):
             found[name] = missing_entry(None, "undefined on the test set")
         elif design.n_units < 2:
             found[name] = missing_entry(value, "a single group or image cannot be drawn again")
-        elif settings.method == "bca":
-            found[name] = _drawn_entry(
-                value, values, bca_interval(values, value, left_out[name], strata=strata)
-            )
         else:
-            found[name] = _drawn_entry(value, values, percentile_interval(values))
+            interval, defined = percentile_interval(values), values[np.isfinite(values)]
+            found[name] = {
+                "value": value,
+                "ci_lower": interval.low,
+                "ci_upper": interval.high,
+                "mean": float(defined.mean()) if len(defined) else None,
+                "std": float(defined.std(ddof=1)) if len(defined) > 1 else None,
+                "method": interval.method,
+                "n_valid": interval.n_valid,
+                "reason": interval.reason,
+            }
     return found
 
 
 def means_of(columns: Mapping[str, Floats]) -> Evaluate:
     """The mean of each column (`StoredRun.per_episode`) over the drawn episodes, undefined ones left out."""
-    names = list(columns)
-    table = np.stack([columns[name] for name in names], axis=1)
+    table = np.stack(list(columns.values()), axis=1)
     defined = np.isfinite(table).astype(np.float64)
     filled = np.where(defined > 0, table, 0.0)
 
-    def evaluate(counts: NDArray[np.int32]) -> Mapping[str, Floats]:
+    def evaluate(counts: Counts) -> Mapping[str, Floats]:
         with np.errstate(invalid="ignore"):
             means = (counts @ filled) / (counts @ defined)
-        return {name: means[:, k] for k, name in enumerate(names)}
+        return dict(zip(columns, means.T, strict=True))
 
     return evaluate
 
 
-def _drawn_entry(value: float, values: Floats, interval: Interval) -> dict[str, Any]:
-    defined = values[np.isfinite(values)]
-    return {
-        "value": value,
-        "ci_lower": interval.low,
-        "ci_upper": interval.high,
-        "mean": float(defined.mean()) if len(defined) else None,
-        "std": float(defined.std(ddof=1)) if len(defined) > 1 else None,
-        "method": interval.method,
-        "n_valid": interval.n_valid,
-        "reason": interval.reason,
-    }
-
-
 def _for_reported(
-    found: dict[str, dict[str, Any]], reported: Mapping[str, float | None], reasons: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
+    found: Entries, reported: Mapping[str, float | None], reasons: Mapping[str, str]
+) -> Entries:
     """The intervals in the run's own order, with its reasons; a metric that cannot be resampled says so."""
     table: dict[str, dict[str, Any]] = {}
     for name, value in reported.items():
-        entry = dict(
-            found.get(name) or missing_entry(value, "not a metric of the stored class probabilities")
-        )
+        entry = dict(found.get(name) or missing_entry(value, "not a metric of the stored probabilities"))
         if entry["value"] is None:
             entry["reason"] = reasons.get(name) or entry["reason"]
         elif value is not None and abs(entry["value"] - value) > 1e-6:

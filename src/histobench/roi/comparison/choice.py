@@ -8,19 +8,21 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note
 from histobench.roi.comparison.answer import LEFT_OUT, Answer, Evidence, Value, answer, listed_names
 from histobench.roi.comparison.comparison import compare_runs
+from histobench.roi.comparison.comparison_files import grid_text
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.comparison.robustness_tables import robustness_tables
 from histobench.roi.comparison.selection import by_dataset, distinct_names, select_runs
 from histobench.roi.comparison.splits_compared import SplitTable, compare_splits, evidence_with_splits
 from histobench.roi.data.sites import PAIR_COLUMN
-from histobench.roi.encoders.encoder_spec import EncoderSpec, Facts
+from histobench.roi.encoders.encoder_spec import Facts
 from histobench.roi.encoders.own_name import combined_parts
-from histobench.roi.encoders.registry import find_spec
+from histobench.roi.encoders.registry import known_spec
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER
 from histobench.roi.options import LEAVE_ONE_GROUP_OUT, Origin
 from histobench.roi.result_options import ChooseOptions, CompareSettings, Conditions
@@ -28,6 +30,9 @@ from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import PATIENT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: In a results folder; the report shows it.
 CHOICE_FILE = "choice.json"
@@ -64,7 +69,7 @@ class Candidate:
     obligations: str = ""  # what the license asks for in return
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
     """The shortlist: `candidates` meet the conditions.
 
@@ -84,19 +89,33 @@ class Choice:
     tested_metric: str = ""
     missing: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return "\n".join([*([grid_text(choice_grid(self))] if self.candidates else []), self.paragraph])
 
-def choose(
-    results: Path,
-    options: ChooseOptions,
-) -> Choice:
-    """Judge every encoder of a results folder by the conditions, and compare those that meet them.
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per encoder: what the report's table of choices shows, and why some are excluded."""
+        import pandas as pd
 
-    With `patients` they are compared by their predictions of patients (the task Patient; `setting` is its
-    method).
-    """
+        rows = [
+            {
+                "encoder": each.name,
+                "best": each.name in self.best,
+                **{dataset: each.values.get(dataset, (None,))[0] for dataset in self.datasets},
+                "params": each.params,
+                "robustness": each.robustness,
+                "license": each.license,
+                "excluded": ", ".join(each.why_not),
+            }
+            for each in (*self.candidates, *self.excluded)
+        ]
+        return pd.DataFrame(rows)
+
+
+def choose(results: Path, options: ChooseOptions) -> Choice:
+    """Judge every encoder of a results folder by the conditions, and compare those that meet them."""
     stored = load_runs(results)
     task, setting, metric = options.task, options.setting, options.metric
-    if options.patients:
+    if options.patients or task == PATIENT:
         task, setting = _patient_task(stored, task, setting)
     runs = select_runs(stored, task=task, preset=options.preset, setting=setting)
     presets = sorted({run.identity.preset for run in runs})
@@ -111,30 +130,23 @@ def choose(
     left = {_plain(each.name) for each in everyone if not each.why_not}
     kept = [run for run in runs if run.identity.encoder in left]
     comparison = compare_runs(kept, CompareSettings(metric)) if kept else None
-    evidence = (
-        [] if comparison is None else evidence_with_splits(comparison, _split_tables(results, kept, metric))
-    )
-    metric = metric if comparison is None else comparison.metric
+    evidence: list[Evidence] = []
+    if comparison is not None:
+        evidence = evidence_with_splits(comparison, _split_tables(results, kept, metric))
+        metric = comparison.metric
     shown_task = f"{runs[0].task}, {runs[0].setting}" if runs[0].task == PATIENT else runs[0].task
     found = answer(evidence, task=runs[0].task, metric=metric, setting=runs[0].setting)
     candidates = [_with_evidence(each, evidence) for each in everyone if not each.why_not]
-    lower = metric in LOWER_IS_BETTER
-    candidates.sort(
-        key=lambda each: (each.name not in found.best, -len(each.tied_best), _order(each, lower), each.name)
-    )
-    choice = Choice(
-        options.words(),
-        shown_task,
-        metric,
-        tuple(tables),
-        tuple(candidates),
-        tuple(each for each in everyone if each.why_not),
-        found.best,
-        "",
-        found.tested,
-        found.metric,
-        tuple(_missing(results, runs, tables, candidates)),
-    )
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+
+    def order(each: Candidate) -> tuple[bool, int, float, str]:
+        mean = sign * _mean(each) if each.values else float("inf")
+        return each.name not in found.best, -len(each.tied_best), mean, each.name
+
+    candidates.sort(key=order)
+    excluded = tuple(each for each in everyone if each.why_not)
+    known = options.words(), shown_task, metric, tuple(tables), tuple(candidates), excluded, found.best, ""
+    choice = Choice(*known, found.tested, found.metric, tuple(_missing(results, runs, tables, candidates)))
     return replace(choice, paragraph=_paragraph(choice, found))
 
 
@@ -166,7 +178,6 @@ def _missing(
     tables: Mapping[str, Mapping[str, StoredRun]],
     candidates: Sequence[Candidate],
 ) -> Iterator[str]:
-    """Which candidates were not run on which datasets, with the command that would do it."""
     for dataset, named in tables.items():
         absent = [each.name for each in candidates if each.name not in named]
         if absent:
@@ -190,19 +201,14 @@ def run_command(
     """
     note = (read_note(results / DATASETS) or {}).get(dataset) or {}
     outside = [name.removesuffix("@elsewhere") for name in names if name.endswith("@elsewhere")]
-    paths = {
-        "data": note.get("source", dataset),
-        "classes": note.get("classes_file"),
-        "results": str(results),
-    }
-    if seen_from is not None:
-        paths = {
-            key: os.path.relpath(path, seen_from) if path and os.path.isabs(path) else path
-            for key, path in paths.items()
-        }
+
+    def path(name: Any) -> Any:
+        seen = seen_from is not None and name and os.path.isabs(name)
+        return os.path.relpath(name, seen_from) if seen else name
+
     flags = {
-        "data": paths["data"],
-        "classes": paths["classes"],
+        "data": path(note.get("source", dataset)),
+        "classes": path(note.get("classes_file")),
         **{each.name: note.get(each.name) for each in fields(Origin)},
         "encoders": ",".join(name for name in map(_plain, names) if not name.endswith("@elsewhere")),
         "features": ",".join(f"{name}=FILE" for name in outside),
@@ -211,14 +217,13 @@ def run_command(
         "presets": like.identity.preset,
         "splits": splits,
         "on_bad_image": "skip" if any(LEFT_OUT in text for text in like.caveats) else "",
-        "results": paths["results"],
+        "results": path(str(results)),
     }
-    words = [f"--{key.replace('_', '-')} {_quoted(value)}" for key, value in flags.items() if value]
-    return f"histobench run {' '.join(words)}"
-
-
-def _quoted(value: object) -> str:
-    return shlex.quote(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+    command = ["histobench", "run"]
+    for key, value in flags.items():
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        command += [f"--{key.replace('_', '-')}", text] if value else []
+    return shlex.join(command)
 
 
 def _patient_task(
@@ -238,12 +243,8 @@ def _patient_task(
 def commercial_use(license: str, facts: Facts | None = None) -> tuple[str, str]:
     """Whether a license allows commercial use (allowed, restricted or unclear), and why not.
 
-    >>> commercial_use("MIT")
-    ('allowed', '')
     >>> commercial_use("CC-BY-NC-ND-4.0")
     ('restricted', 'CC-BY-NC-ND-4.0 does not allow commercial use')
-    >>> commercial_use("Some terms of use")
-    ('unclear', 'Some terms of use is a custom license; read its terms')
     """
     if facts is not None and facts.why:
         return facts.commercial, f"{license}, but {facts.why}"
@@ -257,16 +258,13 @@ def commercial_use(license: str, facts: Facts | None = None) -> tuple[str, str]:
 
 
 def shown_params(count: int | None) -> str:
-    """A number of parameters in millions.
-
-    >>> shown_params(303_350_784), shown_params(None)
-    ('303M', '?')
-    """
     return "?" if count is None else f"{count / 1e6:.0f}M"
 
 
 def _judged(name: str, conditions: Conditions, robustness: float | None) -> Candidate:
-    specs = [_spec(part) for part in combined_parts(_plain(name)) or (_plain(name),)]
+    # The license and the size are the encoder's, also for features from elsewhere.
+    parts = combined_parts(_plain(name)) or (_plain(name),)
+    specs = [known_spec(part.removesuffix("@elsewhere")) for part in parts]
     licenses = dict.fromkeys(spec.license if spec is not None else "unknown" for spec in specs)
     costs = [None if spec is None else spec.cost for spec in specs]
     known = [cost for cost in costs if cost is not None]
@@ -274,9 +272,7 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
     why = []
     if conditions.license != "any":
         enough = ("allowed",) if conditions.license == "commercial" else ("allowed", "unclear")
-        uses = [
-            commercial_use(spec.license, spec.facts) if spec else commercial_use("unknown") for spec in specs
-        ]
+        uses = [commercial_use(*(spec.license, spec.facts) if spec else ("unknown",)) for spec in specs]
         why += [said for use, said in uses if use not in enough]
     if conditions.max_params is not None:
         if params is None:
@@ -299,14 +295,6 @@ def _judged(name: str, conditions: Conditions, robustness: float | None) -> Cand
     )
 
 
-def _spec(name: str) -> EncoderSpec | None:
-    # The license and the size are the encoder's, also for features from elsewhere.
-    try:
-        return find_spec(name.removesuffix("@elsewhere"))
-    except HistobenchError:
-        return None
-
-
 def _robustness(results: Path) -> dict[str, float]:
     """The least robustness index of every encoder over datasets and site columns."""
     found: dict[str, float] = {}
@@ -322,20 +310,12 @@ def _with_evidence(each: Candidate, evidence: Sequence[Evidence]) -> Candidate:
     values = {found.dataset: found.values[each.name] for found in evidence if each.name in found.values}
     # Where the metric could not be tested, accuracy may have been.
     judged = [found.instead or found for found in evidence]
-    return replace(
-        each,
-        values=values,
-        tied_best=tuple(found.dataset for found in judged if each.name in found.may_be_best),
-    )
+    best = tuple(found.dataset for found in judged if each.name in found.may_be_best)
+    return replace(each, values=values, tied_best=best)
 
 
 def _mean(each: Candidate) -> float:
     return sum(value for value, _, _ in each.values.values()) / len(each.values)
-
-
-def _order(each: Candidate, lower: bool) -> float:
-    """A key to sort by: the highest mean first, or the lowest."""
-    return float("inf") if not each.values else _mean(each) if lower else -_mean(each)
 
 
 def _paragraph(choice: Choice, found: Answer) -> str:
@@ -343,9 +323,8 @@ def _paragraph(choice: Choice, found: Answer) -> str:
     who = "1 encoder was" if total == 1 else f"{total} encoders were"
     said = [f"{who} evaluated with histobench by {choice.task}."]
     if choice.conditions != "none":
-        said.append(
-            f"Conditions: {choice.conditions}; {left} of {total} {'meets' if left == 1 else 'meet'} them."
-        )
+        meet = "meets" if left == 1 else "meet"
+        said.append(f"Conditions: {choice.conditions}; {left} of {total} {meet} them.")
     if not choice.candidates:
         said.append("No encoder is left to choose from.")
     elif left == 1:
@@ -363,7 +342,6 @@ def _paragraph(choice: Choice, found: Answer) -> str:
 
 
 def choice_grid(choice: Choice) -> Grid:
-    """The candidates as a table of text."""
     count = len(choice.datasets)
     measured = any(each.robustness is not None for each in choice.candidates)
     rows = []
@@ -375,22 +353,17 @@ def choice_grid(choice: Choice) -> Grid:
         elif 0 < len(each.values) < count:
             text += f" (on {len(each.values)} of {count})"
         tower = f" + {shown_params(each.text_params)} text" if each.text_params else ""
-        rows.append(
-            (
-                each.name,
-                f"{len(each.tied_best)} of {len(choice.tested)}" if choice.tested else "not tested",
-                text,
-                f"{shown_params(each.params)}{tower}",
-                *([] if not measured else ["-" if each.robustness is None else f"{each.robustness:.3f}"]),
-                f"{each.license} ({each.obligations})" if each.obligations else each.license,
-            )
-        )
+        best = f"{len(each.tied_best)} of {len(choice.tested)}" if choice.tested else "not tested"
+        robust = "-" if each.robustness is None else f"{each.robustness:.3f}"
+        license = f"{each.license} ({each.obligations})" if each.obligations else each.license
+        cells = each.name, best, text, f"{shown_params(each.params)}{tower}"
+        rows.append((*cells, *([robust] if measured else []), license))
     notes = [f"conditions: {choice.conditions}"]
     if choice.tested:
         by = "" if choice.tested_metric == choice.metric else f", by {choice.tested_metric}"
         notes.append(f"may be best: tested datasets on which no other of these is shown to be better{by}")
     notes += [f"excluded: {each.name}: {', '.join(each.why_not)}" for each in choice.excluded]
-    notes.append("params: of the image tower; licenses: as the zoo states them; read the text first")
+    notes.append("params: of the image tower; licenses: as in `histobench models`; read the text first")
     value = "value [95%]" if count == 1 else "mean value"
     return Grid(
         f"shortlist by {choice.task}, {choice.metric}",

@@ -9,19 +9,17 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import episode_tables
 from histobench.roi.comparison.left_out_table import TargetTable, left_out_table
-from histobench.roi.comparison.pairs import Pairs
 from histobench.roi.comparison.sampling_units import SamplingUnits, aligned
 from histobench.roi.comparison.selection import by_dataset, distinct_names
 from histobench.roi.comparison.table_statistics import (
     MetricStatistics,
+    Pairs,
     Standings,
     metric_statistics,
-    statistics_of_means,
     target_statistics,
 )
 from histobench.roi.metrics.metric_catalogue import LOWER_IS_BETTER, metric_of
@@ -31,25 +29,23 @@ from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS, a_target
 from histobench.statistics.intervals import Interval
-from histobench.statistics.jackknife import LeaveOneOut
+from histobench.statistics.jackknife import Floats, LeaveOneOut
 from histobench.statistics.many_models import (
     Friedman,
     WinTieLoss,
     cliques,
     complete_block,
     friedman,
-    mean_ranks,
     nemenyi_critical_difference,
     nemenyi_p_values,
+    ranks,
     win_tie_loss,
 )
 from histobench.statistics.tests import SignedRank, holm, signed_ranks
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class Entry:
+class RankedEntry:
     """One encoder's line in a ranked table."""
 
     name: str
@@ -62,8 +58,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two encoders on the same images: first - second."""
-
     first: str
     second: str
     difference: float
@@ -75,7 +69,6 @@ class Pair:
     p_simultaneous: float
 
     def reversed(self) -> Pair:
-        """The same comparison seen from the other side."""
         return replace(
             self,
             first=self.second,
@@ -91,7 +84,7 @@ class DatasetTable:
     """The comparison on one dataset: entries best first, all pairs better encoder first."""
 
     dataset: str
-    entries: tuple[Entry, ...]
+    entries: tuple[RankedEntry, ...]
     pairs: tuple[Pair, ...]
     n_images: int
     n_groups: int | None
@@ -102,7 +95,6 @@ class DatasetTable:
     instead: DatasetTable | None = None
 
     def pair(self, first: str, second: str) -> Pair | None:
-        """The comparison first - second, or None where it was not possible."""
         return self._by_names.get((first, second))
 
     @cached_property
@@ -116,9 +108,8 @@ class DatasetTable:
 class DatasetRanking:
     """Encoders over datasets, best mean rank first.
 
-    Mean ranks need a table without gaps: encoders and datasets that would leave gaps are in `left_out` and
-    `left_out_datasets` (`complete_block` says which). The chances of pairs have all encoders, each pair on
-    the datasets that both were run on.
+    Mean ranks need a table without gaps: what would leave gaps is left out. The chances of pairs have all
+    encoders, each pair on the datasets that both were run on.
     """
 
     names: tuple[str, ...]
@@ -166,35 +157,6 @@ class Comparison:
     seeds: tuple[int, ...] = ()
 
 
-TableMaker = Callable[[str, Sequence[StoredRun], CompareSettings], DatasetTable]
-
-
-def compare_runs(
-    runs: Sequence[StoredRun], settings: CompareSettings, *, table_of: TableMaker | None = None
-) -> Comparison:
-    """Compare runs of one task and setting (see `select_runs`), dataset by dataset and over datasets.
-
-    `table_of` makes the table of a dataset, or knows where it is; `dataset_table` unless another is given.
-    """
-    if not runs:
-        raise HistobenchError("nothing to compare: no run was selected")
-    settings = settings_for(runs, settings)
-    make = table_of or dataset_table
-    tables = tuple(make(dataset, members, settings) for dataset, members in by_dataset(runs).items())
-    lower = settings.metric in LOWER_IS_BETTER
-    return Comparison(
-        metric=settings.metric,
-        task=runs[0].task,
-        setting=runs[0].setting,
-        presets=tuple(sorted({run.identity.preset for run in runs})),
-        alpha=settings.alpha,
-        lower_is_better=lower,
-        tables=tables,
-        ranking=_rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
-        seeds=tuple(sorted({run.identity.seed for run in runs})),
-    )
-
-
 def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> CompareSettings:
     """The settings with a metric of the runs' target; where none was chosen, its main one."""
     kind = runs[0].target
@@ -206,9 +168,8 @@ def settings_for(runs: Sequence[StoredRun], settings: CompareSettings) -> Compar
     if settings.metric in known:
         return settings
     if settings.metric != CompareSettings.metric:
-        raise HistobenchError(
-            f"`metric` {settings.metric} is not for {a_target(kind)}; known: {', '.join(known)}"
-        )
+        which = f"`metric` {settings.metric} is not for {a_target(kind)}"
+        raise HistobenchError(f"{which}; known: {', '.join(known)}")
     return replace(settings, metric=known[0])
 
 
@@ -227,34 +188,30 @@ def dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSett
 
 def _dataset_table(dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> DatasetTable:
     named, settings = distinct_names(runs), settings_for(runs, settings)
+    metric, alpha = settings.metric, settings.alpha
     if runs[0].target != CLASS:
-        return _table_of_target(dataset, named, settings)
+        every = {name: run.target_predictions for name, run in named.items()}
+        target = TargetTable.of(every, dataset=dataset)
+        statistics = target_statistics(metric, target, alpha=alpha)
+        table = _table(dataset, named, target.found[metric], statistics, target.units, metric)
+        return replace(table, notes=(*table.notes, *_references(target)), resampled=target.resampled)
     predictions = aligned({name: run.predictions for name, run in named.items()}, dataset=dataset)
-    reference = next(iter(predictions.values()))
-    if len(reference) == 0:
+    units = SamplingUnits.of(next(iter(predictions.values())))
+    if len(units.labels) == 0:
         raise HistobenchError(f"the runs on {dataset or 'this dataset'} hold no predictions to compare")
-    units = SamplingUnits.of(reference)
-    means = (episode_tables(named, predictions, units, [settings.metric]) or {}).get(settings.metric)
-    if means is not None:
-        # What runs report as means over episodes: intervals and tests are of these means.
-        statistics = statistics_of_means(settings.metric, means, units, alpha=settings.alpha)
-        table = _table(dataset, named, means.found, statistics, units, settings)
-        return replace(table, resampled=means.resampled)
-    found = left_out_table(predictions, [settings.metric], units)[settings.metric]
-    statistics = metric_statistics(settings.metric, found, units, alpha=settings.alpha)
-    return _table(dataset, named, found, statistics, units, settings)
-
-
-def _table_of_target(dataset: str, named: dict[str, StoredRun], settings: CompareSettings) -> DatasetTable:
-    """The comparison of a target that is not a class, by the jackknife over patients or images."""
-    table = TargetTable.of({name: run.target_predictions for name, run in named.items()}, dataset=dataset)
-    statistics = target_statistics(settings.metric, table, alpha=settings.alpha)
-    made = _table(dataset, named, table.found[settings.metric], statistics, table.units, settings)
-    return replace(made, notes=(*made.notes, *_references(table)), resampled=table.resampled)
+    means = (episode_tables(named, predictions, units, [metric]) or {}).get(metric)
+    if means is None:
+        found = left_out_table(predictions, [metric], units)[metric]
+        statistics = metric_statistics(metric, found, units, alpha=alpha)
+        return _table(dataset, named, found, statistics, units, metric)
+    # What runs report as means over episodes: intervals and tests are of these means.
+    statistics = metric_statistics(metric, means.found, units, alpha=alpha, note=means.note)
+    table = _table(dataset, named, means.found, statistics, units, metric)
+    return replace(table, resampled=means.resampled)
 
 
 def _references(table: TargetTable) -> Iterator[str]:
-    """What a segmentation is to be seen beside: Dice of random weights, of mean colors, of the grid."""
+    """The Dice of what a segmentation is compared with."""
     found = [table.found[f"{name}_dice"] for name in REFERENCES if f"{name}_dice" in table.found]
     for place, name in enumerate(found[0].names if found else ()):
         values = ", ".join(
@@ -270,13 +227,20 @@ def _table(
     found: LeaveOneOut,
     statistics: MetricStatistics,
     units: SamplingUnits,
-    settings: CompareSettings,
+    metric: str,
 ) -> DatasetTable:
-    entries = _entries(named, found, statistics, settings)
-    pairs = _pairs(statistics.pairs, 1 - settings.alpha)
+    observed = dict(zip(found.names, found.values.tolist(), strict=True))
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    entries = []
+    for name in statistics.order:
+        value, interval, run = observed[name], statistics.intervals[name], named[name]
+        ahead = sum(sign * other < sign * value for other in observed.values())
+        rank, known = (None, None) if math.isnan(value) else (1 + ahead, value)
+        entries.append(RankedEntry(name, rank, known, interval, run.metrics.get(metric), run.caveats))
+    pairs = _pairs(statistics.pairs)
     return DatasetTable(
         dataset=dataset,
-        entries=entries,
+        entries=tuple(entries),
         pairs=pairs,
         n_images=len(units.labels),
         n_groups=units.n_groups,
@@ -286,33 +250,9 @@ def _table(
     )
 
 
-def _entries(
-    named: dict[str, StoredRun], found: LeaveOneOut, statistics: MetricStatistics, settings: CompareSettings
-) -> tuple[Entry, ...]:
-    observed = dict(zip(found.names, found.values.tolist(), strict=True))
-    sign = 1 if settings.metric in LOWER_IS_BETTER else -1
-    return tuple(
-        Entry(
-            name=name,
-            rank=None
-            if math.isnan(observed[name])
-            else 1 + sum(sign * observed[other] < sign * observed[name] for other in named),
-            value=None if math.isnan(observed[name]) else observed[name],
-            interval=statistics.intervals[name],
-            reported=named[name].metrics.get(settings.metric),
-            caveats=named[name].caveats,
-        )
-        for name in statistics.order
-    )
-
-
-def _pairs(found: Pairs, level: float) -> tuple[Pair, ...]:
-    """All pairs of encoders that have a value; the family of every correction is the whole table.
-
-    The best encoder is chosen by looking at the data, so comparisons with it alone would be a smaller family
-    than the one it was chosen from, and would claim too much.
-    """
-    adjusted = holm(found.p_value)
+def _pairs(found: Pairs) -> tuple[Pair, ...]:
+    """All pairs of encoders that have a value, corrected for all of them: the best was chosen by the data."""
+    adjusted, level = holm(found.p_value), 1 - found.alpha
     return tuple(
         Pair(
             first=first,
@@ -330,12 +270,12 @@ def _pairs(found: Pairs, level: float) -> tuple[Pair, ...]:
 
 
 def _interval(low: float, high: float, level: float, method: str = "jackknife-t") -> Interval:
-    why = "the units do not show how far it varies"
+    why = "the test set does not show how much it varies"
     return Interval.of(low, high, level=level, method=method, why_none=why)
 
 
 def _notes(
-    entries: tuple[Entry, ...], pairs: tuple[Pair, ...], statistics: MetricStatistics
+    entries: Sequence[RankedEntry], pairs: Sequence[Pair], statistics: MetricStatistics
 ) -> tuple[str, ...]:
     notes = []
     missing = [entry.name for entry in entries if entry.value is None]
@@ -347,19 +287,39 @@ def _notes(
             "values are those of the stored per-image predictions (for few-shot: mean probabilities over "
             "episodes); the runs' files report means over episodes"
         )
-    without = {entry.interval.reason for entry in entries if entry.value is not None}
-    notes += sorted(f"no interval: {reason}" if not reason.startswith("no ") else reason
-                    for reason in without if reason)  # fmt: skip
+    reasons = {each.interval.reason for each in entries if each.value is not None and each.interval.reason}
+    notes += sorted(reason if reason.startswith("no ") else f"no interval: {reason}" for reason in reasons)
     if statistics.note:
         notes.append(statistics.note)
     if pairs:
-        notes.append(
-            "corrected for the pairs of this table, not for choosing among metrics, tasks or datasets"
-        )
+        notes.append("corrected for the pairs of this table, not for a choice of metrics, tasks or datasets")
     return tuple(notes)
 
 
-# Encoders over several datasets.
+TableMaker = Callable[[str, Sequence[StoredRun], CompareSettings], DatasetTable]
+
+
+def compare_runs(
+    runs: Sequence[StoredRun], settings: CompareSettings, *, table_of: TableMaker = dataset_table
+) -> Comparison:
+    """Compare runs of one task and setting (see `select_runs`), dataset by dataset and over datasets.
+
+    `table_of` makes the table of a dataset, or knows where it is.
+    """
+    settings = settings_for(runs, settings)
+    tables = tuple(table_of(dataset, members, settings) for dataset, members in by_dataset(runs).items())
+    lower = settings.metric in LOWER_IS_BETTER
+    return Comparison(
+        metric=settings.metric,
+        task=runs[0].task,
+        setting=runs[0].setting,
+        presets=tuple(sorted({run.identity.preset for run in runs})),
+        alpha=settings.alpha,
+        lower_is_better=lower,
+        tables=tables,
+        ranking=_rank_over_datasets(tables, alpha=settings.alpha, lower_is_better=lower, rope=settings.rope),
+        seeds=tuple(sorted({run.identity.seed for run in runs})),
+    )
 
 
 def ranked_block(values: Floats, *, alpha: float, lower_is_better: bool) -> RankedBlock | None:
@@ -371,17 +331,17 @@ def ranked_block(values: Floats, *, alpha: float, lower_is_better: bool) -> Rank
     if len(rows) < 2 or len(columns) < 2:
         return None
     scores = values[np.ix_(rows, columns)]
-    ranks = mean_ranks(scores, higher_is_better=not lower_is_better)
-    order = np.argsort(ranks, kind="stable")
+    mean_ranks = ranks(scores, higher_is_better=not lower_is_better).mean(axis=0)
+    order = np.argsort(mean_ranks, kind="stable")
     critical = nemenyi_critical_difference(len(columns), len(rows), alpha=alpha)
     return RankedBlock(
         rows=tuple(rows),
         columns=tuple(columns[k] for k in order),
         scores=scores[:, order],
-        mean_ranks=ranks[order],
+        mean_ranks=mean_ranks[order],
         friedman=friedman(scores),
         critical_difference=critical,
-        groups=tuple(cliques(ranks[order], critical)),
+        groups=tuple(cliques(mean_ranks[order], critical)),
     )
 
 
@@ -437,10 +397,7 @@ def _ranking_notes(test: Friedman, n_datasets: int, n_models: int, alpha: float)
     if test.p_value > alpha:
         notes.append("Friedman's test finds no difference between mean ranks: do not read the order as one")
     if n_datasets < 5:
-        notes.append(
-            f"{n_datasets} datasets are few for a ranking: mean ranks hardly ever differ significantly"
-        )
-    widest = float(n_models - 1)
-    if nemenyi_critical_difference(n_models, n_datasets, alpha=alpha) >= widest:
+        notes.append(f"{n_datasets} datasets are few for a ranking: mean ranks rarely differ significantly")
+    if nemenyi_critical_difference(n_models, n_datasets, alpha=alpha) >= float(n_models - 1):
         notes.append("the critical difference exceeds the largest possible distance of two mean ranks")
     return tuple(notes)

@@ -10,17 +10,13 @@ from typing import Any
 from histobench.core.files import write_json, write_text
 from histobench.core.text import csv_text, markdown_text, spreadsheet_cell
 from histobench.roi.comparison.answer import answer, evidence_of
-from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Entry, Pair
+from histobench.roi.comparison.comparison import Comparison, DatasetRanking, DatasetTable, Pair, RankedEntry
 from histobench.roi.comparison.grids import Grid, grids
 from histobench.statistics.intervals import Interval
 
-# A comparison as plain JSON values.
-
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything the comparison knows; missing numbers are null."""
-    task, setting = comparison.task, comparison.setting
-    found = answer(evidence_of(comparison), task=task, metric=comparison.metric, setting=setting)
+    about = {"metric": comparison.metric, "task": comparison.task, "setting": comparison.setting}
     return {
         "metric": comparison.metric,
         "lower_is_better": comparison.lower_is_better,
@@ -30,11 +26,16 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "alpha": comparison.alpha,
         "datasets": [_table(table) for table in comparison.tables],
         "ranking": None if comparison.ranking is None else _ranking(comparison.ranking),
-        "answer": asdict(found),
+        "answer": asdict(answer(evidence_of(comparison), **about)),
     }
 
 
 def _table(table: DatasetTable) -> dict[str, Any]:
+    winner: dict[str, Any] | None = None
+    if table.standings is not None:
+        found = table.standings.winner
+        values = {"measured_value": found.measured, "corrected_value": found.value}
+        winner = {"encoder": found.name, **values, **_bounds(found.interval)}
     return {
         "dataset": table.dataset,
         "num_images": table.n_images,
@@ -44,7 +45,7 @@ def _table(table: DatasetTable) -> dict[str, Any]:
         "correction": f"max-t over {len(table.pairs)} pairs",
         "encoders": [_entry(entry) | _standing(table, entry.name) for entry in table.entries],
         "pairs": [_pair(pair) for pair in table.pairs],
-        "winner": _winner(table),
+        "winner": winner,
         "notes": list(table.notes),
         # The same encoders by accuracy, where the metric could not be tested.
         "accuracy_instead": None if table.instead is None else _table(table.instead),
@@ -56,22 +57,10 @@ def _standing(table: DatasetTable, name: str) -> dict[str, Any]:
     if standings is None or name not in standings.ranks:
         return {"rank_lower": None, "rank_upper": None, "may_be_best": None}
     low, high = standings.ranks[name]
-    return {"rank_lower": low, "rank_upper": high, "may_be_best": name in standings.best.listed()}
+    return {"rank_lower": low, "rank_upper": high, "may_be_best": name in standings.best}
 
 
-def _winner(table: DatasetTable) -> dict[str, Any] | None:
-    if table.standings is None:
-        return None
-    winner = table.standings.winner
-    return {
-        "encoder": winner.name,
-        "measured_value": winner.measured,
-        "corrected_value": winner.value,
-        **_bounds(winner.interval),
-    }
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: RankedEntry) -> dict[str, Any]:
     return {
         "encoder": entry.name,
         "rank": entry.rank,
@@ -96,7 +85,6 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 
 def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
-    counts = ranking.win_tie_loss
     return {
         "datasets": list(ranking.datasets),
         "encoders": [
@@ -114,11 +102,7 @@ def _ranking(ranking: DatasetRanking) -> dict[str, Any]:
             "p_values": [list(row) for row in ranking.nemenyi_p],
             "groups_without_difference": [list(group) for group in ranking.groups],
         },
-        "win_tie_loss": {
-            "wins": counts.wins.tolist(),
-            "ties": counts.ties.tolist(),
-            "losses": counts.losses.tolist(),
-        },
+        "win_tie_loss": {name: count.tolist() for name, count in vars(ranking.win_tie_loss).items()},
         "signed_rank": {
             "rope": ranking.rope,
             "pairs": [
@@ -144,20 +128,16 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
+_LATEX = str.maketrans(
+    {
+        **{character: rf"\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+    }
+)
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
@@ -168,7 +148,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         f"{stem}.csv": encoders_csv(comparison),
         f"{stem}_pairs.csv": pairs_csv(comparison),
         f"{stem}.md": markdown(comparison),
-        f"{stem}.tex": latex(comparison),
+        f"{stem}.tex": "\n".join(map(_latex_table, grids(comparison))),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -182,59 +162,44 @@ _TOGETHER = "simultaneous_ci_lower simultaneous_ci_upper p_simultaneous"
 
 def encoders_csv(comparison: Comparison) -> str:
     """One row per dataset and encoder, in order, in full precision; what was not tested is empty."""
-    header = (
-        f"dataset task setting metric rank encoder value ci_lower ci_upper {_OF_PAIR} {_TOGETHER}".split()
-    )
+    known = "dataset task setting metric rank encoder value ci_lower ci_upper"
+    header = f"{known} {_OF_PAIR} {_TOGETHER}".split()
     of = [comparison.task, comparison.setting, comparison.metric]
     rows: list[list[object]] = []
     for table in comparison.tables:
         best = table.entries[0].name
         for entry in table.entries:
             pair = None if entry.name == best else table.pair(entry.name, best)
-            own = [table.dataset, *of, entry.rank, entry.name, entry.value]
-            own += [entry.interval.low, entry.interval.high]
-            against = [None] * (len(header) - len(own)) if pair is None else _pair_cells(pair)
-            rows.append([*own, *against, *_standing(table, entry.name).values()])
-    return _csv([*header, "rank_lower", "rank_upper", "may_be_best"], rows)
+            bounds = entry.interval.low, entry.interval.high
+            against = [None] * 9 if pair is None else _pair_cells(pair)
+            standing = _standing(table, entry.name).values()
+            own = entry.rank, entry.name, entry.value
+            rows.append([table.dataset, *of, *own, *bounds, *against, *standing])
+    return cells_csv([*header, "rank_lower", "rank_upper", "may_be_best"], rows)
 
 
 def pairs_csv(comparison: Comparison) -> str:
-    """One row per dataset and pair of encoders."""
     header = f"dataset first second difference ci_lower ci_upper p_value p_holm holds {_TOGETHER}".split()
     rows: list[list[object]] = [
         [table.dataset, pair.first, pair.second, *_pair_cells(pair)]
         for table in comparison.tables
         for pair in table.pairs
     ]
-    return _csv(header, rows)
+    return cells_csv(header, rows)
 
 
 def _pair_cells(pair: Pair) -> list[object]:
     holds = pair.holds if pair.p_value == pair.p_value else None
-    alone, together = pair.interval, pair.simultaneous
-    return [
-        pair.difference, alone.low, alone.high, pair.p_value, pair.p_adjusted, holds,
-        together.low, together.high, pair.p_simultaneous,
-    ]  # fmt: skip
+    alone = [pair.difference, pair.interval.low, pair.interval.high, pair.p_value, pair.p_adjusted, holds]
+    return [*alone, pair.simultaneous.low, pair.simultaneous.high, pair.p_simultaneous]
 
 
 def markdown(comparison: Comparison) -> str:
-    """All tables for a README or a lab book."""
-    blocks = [f"# {comparison.task} {comparison.setting}".rstrip() + f": {comparison.metric}"]
-    return "\n\n".join([*blocks, *map(grid_markdown, grids(comparison))]) + "\n"
+    title = f"# {comparison.task} {comparison.setting}".rstrip() + f": {comparison.metric}"
+    return "\n\n".join([title, *map(grid_markdown, grids(comparison))]) + "\n"
 
 
 def grid_text(grid: Grid) -> str:
-    """One table in aligned columns, with its title and notes.
-
-    >>> from histobench.roi.comparison.grids import Grid
-    >>> print(grid_text(Grid("KNN", ("encoder", "value"), (("uni", "0.9"), ("conch", "0.8")), ("one note",))))
-    KNN
-    encoder  value
-    uni      0.9
-    conch    0.8
-    - one note
-    """
     cells = (grid.header, *grid.rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
@@ -242,46 +207,34 @@ def grid_text(grid: Grid) -> str:
 
 
 def grid_markdown(grid: Grid) -> str:
-    """One table with its title and notes."""
-    lines = [_row(grid.header), "|" + "---|" * len(grid.header), *map(_row, grid.rows)]
-    notes = "\n".join(f"- {markdown_text(note)}" for note in grid.notes)
-    return "\n\n".join(
-        block for block in (f"## {markdown_text(grid.title)}", "\n".join(lines), notes) if block
-    )
+    def row(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(map(markdown_text, cells)) + " |"
 
-
-def latex(comparison: Comparison) -> str:
-    """All tables for a paper; needs the package booktabs."""
-    return "\n".join(_latex_table(grid) for grid in grids(comparison))
+    lines = [row(grid.header), "|" + "---|" * len(grid.header), *map(row, grid.rows)]
+    blocks = [f"## {markdown_text(grid.title)}", "\n".join(lines)]
+    blocks.append("\n".join(f"- {markdown_text(note)}" for note in grid.notes))
+    return "\n\n".join(filter(None, blocks))
 
 
 def _latex_table(grid: Grid) -> str:
-    columns = "l" * len(grid.header)
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{_escaped(grid.title)}.}}"]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(grid.header), r"\midrule"]
-    lines += [_latex_row(row) for row in grid.rows]
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [rf"\par\footnotesize {_escaped(note)}." for note in grid.notes]
+    """For a paper; needs the package booktabs."""
+
+    def row(cells: tuple[str, ...]) -> str:
+        return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{grid.title.translate(_LATEX)}.}}"]
+    lines += [rf"\begin{{tabular}}{{{'l' * len(grid.header)}}}", r"\toprule", row(grid.header), r"\midrule"]
+    lines += [*map(row, grid.rows), r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\footnotesize {note.translate(_LATEX)}." for note in grid.notes]
     return "\n".join([*lines, r"\end{table}", ""])
 
 
-def _latex_row(cells: tuple[str, ...]) -> str:
-    return " & ".join(_escaped(cell) for cell in cells) + r" \\"
+def cells_csv(header: list[str], rows: list[list[Any]]) -> str:
+    """What is missing is empty."""
 
+    def cell(value: object) -> object:
+        if value is None or value != value:
+            return ""
+        return str(value).lower() if isinstance(value, bool) else spreadsheet_cell(value)
 
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(markdown_text, cells)) + " |"
-
-
-def _csv(header: list[str], rows: list[list[object]]) -> str:
-    return csv_text(header, ([_plain(value) for value in row] for row in rows))
-
-
-def _plain(value: object) -> object:
-    if value is None or value != value:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else spreadsheet_cell(value)
+    return csv_text(header, (map(cell, row) for row in rows))

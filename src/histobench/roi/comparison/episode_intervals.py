@@ -21,23 +21,16 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import FEW_SHOT
-from histobench.statistics.jackknife import LeaveOneOut, crossed, interaction_variance
+from histobench.statistics.jackknife import Floats, Ints, LeaveOneOut, crossed, interaction_variance
 from histobench.statistics.resampling import jackknife_blocks, sampling_design
 
-# Means over episodes or runs, with each test unit and each episode left out.
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 #: More units than this are left out in blocks: every episode is tallied once for each.
 BLOCKS = 200
 _MEMORY = 2**27
 
 
 def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
-    """The metrics that follow from what was kept of the episodes.
-
-    A calibration error grows when images are left out: its mean over resamples is not what was reported.
-    """
+    """The metrics that follow from what was kept of the episodes; calibration errors have no intervals."""
     kept = LABEL_METRICS if episodes.log_odds is None else frozenset(METRICS) - CALIBRATION_METRICS
     return tuple(metric for metric in METRICS if metric in kept)
 
@@ -45,10 +38,7 @@ def known_metrics(episodes: EpisodePredictions) -> tuple[str, ...]:
 def crossed_columns(
     metric: str, names: tuple[str, ...], each: Sequence[Floats], moves: UnseenMoves
 ) -> LeaveOneOut:
-    """Columns (one of each run) from their `left_out_values` [E, 1 + u] each.
-
-    The unseen moves are those of the predictions averaged over episodes.
-    """
+    """Columns (one of each run) from their `left_out_values` [E, 1 + u] each."""
     means = np.stack([defined_mean(values) for values in each], axis=1)  # [1 + u, m]
     return over_episodes(moves.of(metric, LeaveOneOut(names, means[0], means[1:])), each)
 
@@ -56,8 +46,7 @@ def crossed_columns(
 def over_episodes(found: LeaveOneOut, each: Sequence[Floats]) -> LeaveOneOut:
     """Columns of means with the episodes of each run, of which units are left out [E, 1 + u].
 
-    Runs with the same number of episodes are paired: the same seed draws the same training images for every
-    encoder. Otherwise the episodes of each run are left out of its own column alone.
+    Runs with the same number of episodes are paired: the same seed draws the same training images.
     """
     if all(len(values) == 1 for values in each):
         return found
@@ -68,18 +57,14 @@ def over_episodes(found: LeaveOneOut, each: Sequence[Floats]) -> LeaveOneOut:
 
 
 def _own_episodes(each: Sequence[Floats], means: Floats) -> Floats:
-    """Episodes of runs that do not share them, one run after the other: no part of the others' columns.
-
-    Each run's deviations are scaled so that their variance is that of its own mean among all rows.
-    """
     total = sum(map(len, each))
-    rows = np.repeat(means[None], total, axis=0)
-    start = 0
+    rows, start = np.repeat(means[None], total, axis=0), 0
     for column, values in enumerate(each):
         own = len(values)
+        # So that the variance of the deviations among all rows is that of the run's own mean.
         wider = (total * (total - 1) / (own * max(own - 1, 1))) ** 0.5
-        deviation = np.where(np.isfinite(values), values - means[column], 0.0)
-        rows[start : start + own, column] += wider * deviation
+        apart = np.where(np.isfinite(values), values - means[column], 0.0)
+        rows[start : start + own, column] += wider * apart
         start += own
     return rows
 
@@ -89,15 +74,15 @@ def left_out_values(
 ) -> dict[str, Floats]:
     """Each episode's metrics on all units and with each (block) left out, name -> [E, 1 + u]."""
     design = sampling_design(len(units.labels), clusters=units.group_of)
-    blocks, stratum_of = jackknife_blocks(design, BLOCKS)
-    block_of_image = blocks[design.unit_of]
+    block_of_image = jackknife_blocks(design, BLOCKS)[design.unit_of]
+    n_blocks = int(block_of_image.max(initial=-1)) + 1
     labels = [metric for metric in metrics if metric in LABEL_METRICS]
     others = [metric for metric in metrics if metric not in LABEL_METRICS]
-    found = _label_metrics_left_out(episodes, block_of_image, len(stratum_of), labels) if labels else {}
+    found = _label_metrics_left_out(episodes, block_of_image, n_blocks, labels) if labels else {}
     if others:
-        everyone = np.ones((1, design.n_samples), dtype=np.int32)
-        without = (block_of_image[None] != np.arange(len(stratum_of))[:, None]).astype(np.int32)
-        found |= _probability_metrics(episodes, np.concatenate([everyone, without]), others)
+        # Every image counts in the first row, and all but one block in the others.
+        counts = (block_of_image[None] != np.arange(-1, n_blocks)[:, None]).astype(np.int32)
+        found |= _probability_metrics(episodes, counts, others)
     return {metric: found[metric] for metric in metrics}
 
 
@@ -147,10 +132,7 @@ NO_FILE = "no interval: the predictions of each episode were not kept; evaluate 
 
 
 def too_few_episodes(count: int, task: str) -> str:
-    """Why a mean over so many episodes or runs has no interval; empty where it has one.
-
-    One training run is an evaluation like any other: its interval is over the test units.
-    """
+    """Why a mean over so many episodes or runs has no interval; one training run is like any evaluation."""
     if count >= FEWEST_EPISODES or (count == 1 and task != FEW_SHOT):
         return ""
     return f"no interval: {count} episodes or runs (an interval needs {FEWEST_EPISODES})"
@@ -162,9 +144,8 @@ def crossed_entries(run: StoredRun, units: SamplingUnits) -> dict[str, dict[str,
     tables = episode_tables({"": run}, {"": scored(run.predictions)}, units, list(reported)) or {}
     entries: dict[str, dict[str, Any]] = {}
     for metric, value in reported.items():
-        table = tables.get(metric)
-        if metric in CALIBRATION_METRICS or table is None or table.note or value is None:
-            calibration = metric in CALIBRATION_METRICS
+        table, calibration = tables.get(metric), metric in CALIBRATION_METRICS
+        if calibration or table is None or table.note or value is None:
             reason = NO_CALIBRATION_INTERVAL if calibration else NOT_KEPT if table is None else table.note
             entries[metric] = missing_entry(value, run.undefined_metrics.get(metric) or reason)
             continue
@@ -182,11 +163,7 @@ def crossed_entries(run: StoredRun, units: SamplingUnits) -> dict[str, dict[str,
 
 
 def missing_entry(value: float | None, reason: str) -> dict[str, Any]:
-    """A value without an interval, as files say it."""
     return {"value": value, "ci_lower": None, "ci_upper": None, "n_valid": 0, "reason": reason}
-
-
-# Runs that report means over episodes or runs, compared by what they report.
 
 
 @dataclass(frozen=True)
@@ -199,7 +176,6 @@ class EpisodeTable:
 
 
 def reports_episodes(run: StoredRun) -> bool:
-    """Whether the run's metrics are means over episodes or runs."""
     return TaskFiles.beside(run.path).per_episode.exists()
 
 
@@ -218,8 +194,7 @@ def episode_tables(
 ) -> dict[str, EpisodeTable] | None:
     """A table for every metric; None where some run's metrics are not means over episodes.
 
-    `predictions` are those of the runs with their images in one order (`aligned`). What was not kept of the
-    episodes, or is too little, has a note instead of spread.
+    `predictions` are `aligned`. What was not kept of the episodes, or is too little, has a note.
     """
     if not all(map(reports_episodes, named.values())):
         return None
@@ -229,19 +204,15 @@ def episode_tables(
     known = [known_metrics(episodes) for episodes in kept.values()]
     fewest = min((len(episodes) for episodes in kept.values()), default=FEWEST_EPISODES)
     few = too_few_episodes(fewest, next(iter(named.values())).task)
-    crossed_over = [
-        metric
-        for metric in metrics
-        if len(kept) == len(named) and not few and all(metric in each for each in known)
-    ]
+    usable = len(kept) == len(named) and not few
+    crossed_over = [metric for metric in metrics if usable and all(metric in each for each in known)]
     left_out = {name: left_out_values(episodes, units, crossed_over) for name, episodes in kept.items()}
     tables: dict[str, EpisodeTable] = {}
     moves = UnseenMoves(list(predictions.values()), units)
     for metric in metrics:
         values = np.array([run.metrics.get(metric) for run in named.values()], dtype=np.float64)
         if metric in crossed_over:
-            columns = [left_out[name][metric] for name in named]
-            found = crossed_columns(metric, tuple(named), columns, moves)
+            found = crossed_columns(metric, tuple(named), [left_out[name][metric] for name in named], moves)
             words = resampled_with(next(iter(named.values())), fewest, units)
             # Half-precision probabilities move an area by less than its last printed digit.
             moved = found.left_out + (values - found.values)

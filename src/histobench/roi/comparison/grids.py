@@ -32,12 +32,10 @@ def grids(comparison: Comparison, *, digits: int = 4) -> list[Grid]:
         found += ranked_grids(comparison, table, digits=digits)
         if len(table.pairs) > 1:
             found.append(pair_grid(comparison, table, digits=digits))
-    if comparison.ranking is not None:
-        found += [
-            ranking_grid(comparison.ranking, comparison.alpha, digits=digits),
-            win_grid(comparison.ranking),
-            chances_grid(comparison.ranking),
-        ]
+    ranking = comparison.ranking
+    if ranking is not None:
+        found.append(ranking_grid(ranking, comparison.alpha, digits=digits))
+        found += [win_grid(ranking), chances_grid(ranking)]
     return found
 
 
@@ -60,26 +58,21 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
         pair = None if entry.name == first else table.pair(entry.name, first)
         tail = ("", "") if entry.name == first else ("-", "-")
         if pair is not None:
-            apart = shown(pair.difference, pair.simultaneous, digits=digits)
-            tail = apart, shown_p(pair.p_simultaneous)
+            tail = shown(pair.difference, pair.simultaneous, digits=digits), shown_p(pair.p_simultaneous)
         rank = "-" if entry.rank is None else str(entry.rank)
         ranks = () if standings is None else (ranks_text(standings.ranks.get(entry.name)),)
         marks = ",".join(str(1 + caveats.index(text)) for text in entry.caveats)
         value = shown(entry.value, entry.interval, digits=digits) + (f" ({marks})" if marks else "")
         rows.append((rank, entry.name, value, *ranks, *tail))
+    possible = () if standings is None else ("ranks",)
+    task, setting = comparison.task, comparison.setting
+    evidence = [evidence_of_table(comparison, table)]
     return Grid(
         title=_title(comparison, table),
-        header=(
-            "#",
-            "encoder",
-            f"value [{level}]",
-            *(() if standings is None else ("ranks",)),
-            f"to first [{level}]",
-            "p (max-t)",
-        ),
+        header=("#", "encoder", f"value [{level}]", *possible, f"to first [{level}]", "p (max-t)"),
         rows=tuple(rows),
         notes=(
-            answer_line(comparison, table),
+            f"Answer: {answer(evidence, task=task, metric=comparison.metric, setting=setting).text}",
             *_standing_words(comparison, table, digits),
             *combination_words(comparison, table, digits=digits),
             *elsewhere_words(entry.name for entry in table.entries),
@@ -90,22 +83,13 @@ def ranked_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4)
     )
 
 
-def answer_line(comparison: Comparison, table: DatasetTable) -> str:
-    """The answer of one dataset, as a note of its table."""
-    evidence = [evidence_of_table(comparison, table)]
-    task, setting = comparison.task, comparison.setting
-    return f"Answer: {answer(evidence, task=task, metric=comparison.metric, setting=setting).text}"
-
-
 def ranks_text(ranks: tuple[int, int] | None) -> str:
-    """Possible ranks as 2 or 1-3."""
     if ranks is None:
         return "-"
     return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]}-{ranks[1]}"
 
 
 def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) -> list[str]:
-    """One sentence each on differences and ranks, and the winner's value."""
     standings = table.standings
     if standings is None:
         return []
@@ -113,7 +97,7 @@ def _standing_words(comparison: Comparison, table: DatasetTable, digits: int) ->
     winner = standings.winner
     words = [
         "An encoder differs from the first where the interval of its difference excludes 0. These intervals "
-        f"and the ranks hold for all {len(standings.ranks)} encoders at once with {level} confidence (max-t)",
+        f"and the ranks hold for all {len(standings.ranks)} encoders at once with {level} confidence (max-t)"
     ]
     if winner.interval.low is not None and len(standings.ranks) > 2:
         words.append(
@@ -148,10 +132,9 @@ def beaten_parts(
     *,
     lower: bool,
 ) -> list[tuple[tuple[str, str] | None, str]]:
-    """The combinations that beat the better of their parts: (combination, part) and a sentence each.
+    """The combinations that beat the better of their parts, a sentence each; where none does, it says so.
 
-    `difference` gives that of two encoders and whether it holds. Where no combination does, the one sentence
-    says so.
+    `difference` gives that of two encoders and whether it holds.
     """
     known = {name: value for name, value in values.items() if value is not None}
     sign = -1.0 if lower else 1.0
@@ -174,7 +157,6 @@ def beaten_parts(
 
 
 def elsewhere_words(names: Iterable[str]) -> list[str]:
-    """A note where the features of an encoder were not computed here."""
     if not any("@elsewhere" in name for name in names):
         return []
     return ["@elsewhere: features computed elsewhere; their images, weights and transform were not checked"]
@@ -205,7 +187,6 @@ def pair_grid(comparison: Comparison, table: DatasetTable, *, digits: int = 4) -
 
 
 def _matrix(title: str, names: Sequence[str], cell: Callable[[int, int], str], note: str) -> Grid:
-    """Every name against every other: `cell` of their places, row and column."""
     places = range(len(names))
     rows = tuple((names[i], *(cell(i, j) for j in places)) for i in places)
     return Grid(title, ("", *names), rows, (note,))
@@ -214,48 +195,37 @@ def _matrix(title: str, names: Sequence[str], cell: Callable[[int, int], str], n
 def ranking_grid(ranking: DatasetRanking, alpha: float, *, digits: int = 4) -> Grid:
     """Mean ranks over datasets with Friedman's test and the critical difference."""
     counts = ranking.win_tie_loss
-    rows = tuple(
-        (
-            name,
-            f"{rank:.2f}",
-            f"{value:.{digits}f}",
-            f"{counts.wins[k].sum()}/{counts.ties[k].sum()}/{counts.losses[k].sum()}",
-        )
-        for k, (name, rank, value) in enumerate(
-            zip(ranking.names, ranking.mean_ranks, ranking.mean_values, strict=True)
-        )
-    )
+    rows: list[tuple[str, ...]] = []
+    for k, name in enumerate(ranking.names):
+        results = f"{counts.wins[k].sum()}/{counts.ties[k].sum()}/{counts.losses[k].sum()}"
+        rows.append((name, f"{ranking.mean_ranks[k]:.2f}", (f"{ranking.mean_values[k]:.{digits}f}"), results))
     # Encoders without a mean rank are shown, with where they were run.
     total = len(ranking.datasets) + len(ranking.left_out_datasets)
-    rows += tuple(
+    rows += [
         (name, "-", f"on {number} of {total}", "-")
         for name, number in ranking.run_on
         if name in ranking.left_out
-    )
+    ]
     test = ranking.friedman
     notes = [
         f"Friedman chi2 = {test.statistic:.2f}, p = {shown_p(test.p_value)}; mean ranks that are "
         f"{ranking.critical_difference:.2f} or more apart differ (Nemenyi, {alpha:g})"
     ]
     notes += [f"no difference between {', '.join(group)}" for group in ranking.groups]
-    if ranking.left_out:
-        notes.append(
-            f"not run on all of these datasets, so without a mean rank: {', '.join(ranking.left_out)}"
-        )
-    if ranking.left_out_datasets:
-        notes.append(
-            f"left out, because too few encoders were run on them: {', '.join(ranking.left_out_datasets)}"
-        )
+    for reason, names in (
+        ("not run on all of these datasets, so without a mean rank", ranking.left_out),
+        ("left out, because too few encoders were run on them", ranking.left_out_datasets),
+    ):
+        notes += [f"{reason}: {', '.join(names)}"] if names else []
     return Grid(
         title=f"over {len(ranking.datasets)} datasets ({', '.join(ranking.datasets)})",
         header=("encoder", "mean rank", "mean value", "win/tie/loss"),
-        rows=rows,
+        rows=tuple(rows),
         notes=(*notes, *ranking.notes),
     )
 
 
 def win_grid(ranking: DatasetRanking) -> Grid:
-    """Wins, ties and losses of each encoder against each other over the datasets."""
     counts = ranking.win_tie_loss
     return _matrix(
         "win/tie/loss of row against column",
@@ -290,8 +260,6 @@ def chances_grid(ranking: DatasetRanking) -> Grid:
 def shown(value: float | None, interval: Interval, *, digits: int = 4) -> str:
     """`value [low, high]`, with a dash for what is missing.
 
-    >>> shown(0.81, Interval(0.7954, 0.8311), digits=3)
-    '0.810 [0.795, 0.831]'
     >>> shown(-0.0, Interval(-0.5, -0.0), digits=3)
     '0.000 [-0.500, 0.000]'
     """
@@ -309,11 +277,7 @@ def _decimal(value: float, digits: int) -> str:
 
 
 def shown_p(p_value: float) -> str:
-    """Three digits; never 0.
-
-    >>> shown_p(0.0123), shown_p(1e-9)
-    ('0.012', '<0.001')
-    """
+    """Three digits; never 0."""
     if p_value != p_value:
         return "-"
     return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
@@ -342,5 +306,4 @@ def _how(comparison: Comparison, table: DatasetTable) -> str:
         tested = f"; differences: leaving out one {unit} at a time, Student's t{largest}"
     methods = sorted({entry.interval.method for entry in table.entries if entry.interval.low is not None})
     named = f" ({', '.join(methods)})" if methods else ""
-    intervals = f"intervals: {table.resampled}, left out one at a time{named}"
-    return f"{direction}{images}; {intervals}{tested}"
+    return f"{direction}{images}; intervals: {table.resampled}, left out one at a time{named}{tested}"

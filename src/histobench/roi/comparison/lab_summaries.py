@@ -9,14 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_json
-from histobench.core.plain_data import parse_json
+from histobench.core.plain_data import read_json
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.metrics.target_metrics import evaluate_target
 from histobench.roi.results.reader import load_runs, split_runs
@@ -33,19 +33,20 @@ Scores = dict[str, float]
 
 
 def summarize_labs(results: Path) -> list[Path]:
-    """Write `comparison/PRESET/published_summary.json` for the presets of benchmarks that have runs."""
     written = []
     for preset in (PATHO_BENCH, HEST):
-        runs = [run for run in _all_runs(results) if run.identity.preset == preset]
-        if runs:
+        folds: dict[tuple[object, ...], list[StoredRun]] = {}
+        for run in _all_runs(results):
+            if run.identity.preset == preset:
+                folds.setdefault((*_key(run), run.setting), []).append(run)
+        if folds:
             path = results / "comparison" / preset / "published_summary.json"
-            write_json(path, [_summary(preset, members) for members in _folds_of(runs)])
+            write_json(path, [_summary(preset, members) for members in folds.values()])
             written.append(path)
     return written
 
 
 def lab_grids(results: Path) -> list[Grid]:
-    """The summaries as tables, one per preset."""
     found = []
     for preset, entries in _stored(results).items():
         metrics = list(dict.fromkeys(metric for entry in entries for metric in entry["metrics"]))
@@ -58,19 +59,16 @@ def lab_grids(results: Path) -> list[Grid]:
             for entry in entries
         )
         notes = tuple(dict.fromkeys(entry["how"] for entry in entries))
-        title = f"As {_NAMES[preset]} prints it"
-        found.append(Grid(title, ("task", "encoder", *metrics), rows, notes))
+        found.append(Grid(f"As {_NAMES[preset]} prints it", ("task", "encoder", *metrics), rows, notes))
     return found
 
 
 def lab_remarks(results: Path) -> dict[str, list[str]]:
-    """A line per encoder and task, by dataset."""
     said: dict[str, list[str]] = {}
     for preset, entries in _stored(results).items():
         for entry in entries:
-            shown = [
-                f"{name} {entry['metrics'][name]['formatted']}" for name in _SHOWN if name in entry["metrics"]
-            ]
+            found = entry["metrics"]
+            shown = [f"{name} {found[name]['formatted']}" for name in _SHOWN if name in found]
             line = f"As {_NAMES[preset]} prints it: {entry['encoder']} {', '.join(shown)} ({entry['how']})"
             said.setdefault(entry["dataset"], []).append(line)
     return said
@@ -78,7 +76,11 @@ def lab_remarks(results: Path) -> dict[str, list[str]]:
 
 def _stored(results: Path) -> dict[str, list[dict[str, Any]]]:
     paths = {preset: results / "comparison" / preset / "published_summary.json" for preset in _NAMES}
-    return {preset: parse_json(read_plain_text(path)) for preset, path in paths.items() if path.is_file()}
+    return {
+        preset: read_json(read_plain_text(path), where=str(path))
+        for preset, path in paths.items()
+        if path.is_file()
+    }
 
 
 def _all_runs(results: Path) -> list[StoredRun]:
@@ -96,13 +98,6 @@ def _key(run: StoredRun) -> tuple[str, str, str, str, int]:
     return identity.dataset, identity.preset, run.task, identity.encoder, identity.seed
 
 
-def _folds_of(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
-    found: dict[tuple[object, ...], list[StoredRun]] = {}
-    for run in runs:
-        found.setdefault((*_key(run), run.setting), []).append(run)
-    return list(found.values())
-
-
 def _summary(preset: str, runs: Sequence[StoredRun]) -> dict[str, Any]:
     first = runs[0]
     if preset == HEST:
@@ -116,13 +111,12 @@ def _summary(preset: str, runs: Sequence[StoredRun]) -> dict[str, Any]:
             metrics = _over_folds([one.of(np.arange(one.size)) for one in each], error=True)
             how = f"mean and standard error over {len(runs)} folds"
         else:
-            pooled = each[0] if len(each) == 1 else _pooled(runs)
+            pooled = each[0] if len(each) == 1 else _class_scores(*runs)
             metrics = _bootstrapped(pooled)
             how = f"mean and range of {BOOTSTRAPS} bootstrap samples of {pooled.size} test samples"
-    identity = first.identity
     return {
-        "dataset": identity.dataset,
-        "encoder": identity.encoder,
+        "dataset": first.identity.dataset,
+        "encoder": first.identity.encoder,
         "task": first.task,
         "folds": len(runs),
         "how": how,
@@ -130,19 +124,18 @@ def _summary(preset: str, runs: Sequence[StoredRun]) -> dict[str, Any]:
     }
 
 
-class _Scored:
+class _Scored(NamedTuple):
     """The test samples of a fold, and their scores as a function of the rows that count."""
 
-    def __init__(self, size: int, of: Callable[[NDArray[np.int64]], Scores]) -> None:
-        self.size, self.of = size, of
+    size: int
+    of: Callable[[NDArray[np.int64]], Scores]
 
 
-def _class_scores(run: StoredRun) -> _Scored:
-    said = run.predictions
-    n_classes = len(run.classes)
-    return _Scored(
-        len(said), lambda rows: class_scores(said.labels[rows], said.probabilities[rows], n_classes)
-    )
+def _class_scores(*runs: StoredRun) -> _Scored:
+    """Of one fold, or of folds of one test sample each, put together."""
+    labels = np.concatenate([run.predictions.labels for run in runs])
+    said = np.concatenate([run.predictions.probabilities for run in runs])
+    return _Scored(len(labels), lambda rows: class_scores(labels[rows], said[rows], len(runs[0].classes)))
 
 
 def _cindex(run: StoredRun) -> _Scored:
@@ -154,13 +147,6 @@ def _cindex(run: StoredRun) -> _Scored:
         return {"cindex": float(evaluate(counts)["harrell_c"][0])}
 
     return _Scored(len(said), of)
-
-
-def _pooled(runs: Sequence[StoredRun]) -> _Scored:
-    """Folds of one test sample each, put together."""
-    labels = np.concatenate([run.predictions.labels for run in runs])
-    said = np.concatenate([run.predictions.probabilities for run in runs])
-    return _Scored(len(labels), lambda rows: class_scores(labels[rows], said[rows], len(runs[0].classes)))
 
 
 def class_scores(y_true: NDArray[np.int64], probabilities: NDArray[np.float64], n_classes: int) -> Scores:
@@ -221,9 +207,8 @@ def _bootstrapped(scored: _Scored) -> dict[str, Any]:
     """Mean and middle 95 % of plain bootstrap samples, beside the value itself."""
     draw = np.random.RandomState(0)
     samples = [scored.of(draw.choice(scored.size, scored.size)) for _ in range(BOOTSTRAPS)]
-    whole = scored.of(np.arange(scored.size))
     found: dict[str, Any] = {}
-    for name, value in whole.items():
+    for name, value in scored.of(np.arange(scored.size)).items():
         values = np.array([scores[name] for scores in samples])
         point = value if np.isfinite(value) else None
         if not np.isfinite(values).all():

@@ -1,7 +1,6 @@
 """Metrics of many runs on the same images, with each unit (group or image) left out: one table for all tests.
 
-Leaving out changes a confusion matrix by one image or by one group's own matrix, so label metrics of fifty
-runs take milliseconds; the AUROC goes by placement values. The remaining metrics are evaluated run by run.
+Label metrics follow from confusion matrices, the AUROC from placement values, others run by run.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.episode_intervals import over_episodes, too_few_episodes
-from histobench.roi.comparison.metric_function import all_metrics
-from histobench.roi.comparison.metric_intervals import metric_intervals, no_interval
+from histobench.roi.comparison.metric_intervals import all_metrics, metric_intervals, no_interval
 from histobench.roi.comparison.sampling_units import (
     FEWEST_GROUPS_OF_CLASS,
     FEWEST_POSITIVES,
     SamplingUnits,
+    aligned,
 )
 from histobench.roi.comparison.unseen_moves import UnseenMoves, confusion_of, with_target_moves
 from histobench.roi.metrics.batched import evaluate_left_out
@@ -30,9 +28,8 @@ from histobench.roi.metrics.target_metrics import defined_mean, evaluate_target,
 from histobench.roi.predictions import Predictions, TargetPredictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut, leave_one_out
-from histobench.statistics.resampling import jackknife_of_all, sampling_design
+from histobench.statistics.resampling import Floats, jackknife_of_all, sampling_design
 
-Floats = NDArray[np.float64]
 #: The AUROC of the tables, by both of its names.
 MACRO_AUROC = ("auroc", "macro_auroc_ovr")
 _MEMORY = 2**28
@@ -126,9 +123,6 @@ def _any_metrics(
     return found
 
 
-# Targets that are not one class per image: more than a thousand units are left out in equal blocks.
-
-
 @dataclass(frozen=True)
 class TargetTable:
     """Runs on the same rows: of every metric the values of all runs and those with each unit left out."""
@@ -141,20 +135,15 @@ class TargetTable:
 
     @classmethod
     def of(cls, runs: Mapping[str, TargetPredictions], *, dataset: str = "") -> TargetTable:
-        """The table of these runs; refused where they were not tested on the same rows."""
-        same = _aligned(runs, dataset)
+        same = aligned(runs, dataset=dataset)
         reference = next(iter(same.values()))
         units = SamplingUnits.of_target(reference)
         design = sampling_design(len(reference), clusters=units.group_of)
-        each = [
-            [leave_one_out(evaluate_target(one), design) for one in trainings(run)] for run in same.values()
-        ]
+        each = [[leave_one_out(evaluate_target(x), design) for x in trainings(run)] for run in same.values()]
         found = {}
         for place, metric in enumerate(each[0][0].names):
             # Of every run its trainings with nothing and with each unit left out [E, 1 + u].
-            columns = [
-                np.array([[one.values[place], *one.left_out[:, place]] for one in run]) for run in each
-            ]
+            columns = [np.array([[x.values[place], *x.left_out[:, place]] for x in run]) for run in each]
             means = np.stack([defined_mean(values) for values in columns], axis=1)
             table = replace(each[0][0], names=tuple(same), values=means[0], left_out=means[1:])
             moved = with_target_moves(metric, table, list(same.values()), units)
@@ -164,7 +153,6 @@ class TargetTable:
         return cls(units, found, reference, words, too_few_episodes(fewest, ""))
 
     def intervals(self, metric: str, *, level: float = 0.95) -> dict[str, Interval]:
-        """The interval of every run's metric; one without says why."""
         name, _, label = metric.partition("@")
         reason = self.note or self._rare_label(name, label)
         if reason:
@@ -172,7 +160,6 @@ class TargetTable:
         return metric_intervals(name, self.found[metric], self.units, level=level)
 
     def _rare_label(self, name: str, label: str) -> str | None:
-        """Why a label is too rare (or too frequent) for an interval of its areas, as classes are."""
         if name not in (*_PRECISIONS, *_AREAS) or name.startswith("micro"):
             return None
         for place, column in enumerate(self.reference.columns):
@@ -180,51 +167,10 @@ class TargetTable:
             if (label and int(label) != place) or positive.all() or not positive.any():
                 continue  # without both values it enters no mean
             for with_it, word in ((positive, "with"), (~positive, "without")):
-                units = len(np.unique(self.units.unit_of[with_it]))
-                if units < FEWEST_GROUPS_OF_CLASS:
-                    return (
-                        f"too few {self.units.word} {word} {column}: {units} (an interval needs "
-                        f"{FEWEST_GROUPS_OF_CLASS})"
-                    )
-            if name in _PRECISIONS and positive.sum() < FEWEST_POSITIVES:
-                return (
-                    f"too few images with {column}: {int(positive.sum())} (an interval needs "
-                    f"{FEWEST_POSITIVES})"
-                )
+                units, needed = len(np.unique(self.units.unit_of[with_it])), FEWEST_GROUPS_OF_CLASS
+                if units < needed:
+                    return f"too few {self.units.word} {word} {column}: {units} (an interval needs {needed})"
+            count, needed = int(positive.sum()), FEWEST_POSITIVES
+            if name in _PRECISIONS and count < needed:
+                return f"too few images with {column}: {count} (an interval needs {needed})"
         return None
-
-
-def _aligned(runs: Mapping[str, TargetPredictions], dataset: str) -> dict[str, TargetPredictions]:
-    """The runs with their rows in the order of the first."""
-    first, reference = next(iter(runs.items()))
-    where = f" on {dataset}" if dataset else ""
-    same = {}
-    for name, run in runs.items():
-        place = {row: number for number, row in enumerate(run.img_names)}
-        listed = run.img_names == reference.img_names
-        known = listed or (
-            len(place) == len(run) == len(reference) and set(place) == set(reference.img_names)
-        )
-        if run.columns != reference.columns or not known:
-            raise HistobenchError(
-                f"cannot compare {first} with {name}{where}: they were tested on other images or another "
-                "target; evaluate both on the same test set"
-            )
-        order: NDArray[np.int64] = np.arange(len(run))
-        if not listed:
-            order = np.array([place[row] for row in reference.img_names], dtype=np.int64)
-        if (run.truth[order] != reference.truth).any():
-            raise HistobenchError(
-                f"cannot compare {first} with {name}{where}: their true values differ; evaluate both on the "
-                "same table"
-            )
-        weights = None if run.weights is None else run.weights[order]
-        same[name] = replace(
-            run,
-            truth=reference.truth,
-            predicted=run.predicted[order],
-            img_names=reference.img_names,
-            groups=reference.groups,
-            weights=weights,
-        )
-    return same

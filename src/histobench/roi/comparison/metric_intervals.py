@@ -6,22 +6,27 @@ The rule needs a metric's range, its values with each unit left out, and its uns
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from histobench.roi.comparison.metric_function import all_metrics
+from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.sampling_units import FEWEST_POSITIVES, SamplingUnits, scored
 from histobench.roi.comparison.unseen_moves import UnseenMoves, parts_of
-from histobench.roi.metrics.batched import evaluate_left_out
-from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY
-from histobench.roi.metrics.metric_catalogue import metric_of
+from histobench.roi.metrics.batched import evaluate_left_out, evaluate_resamples, summing_matrix
+from histobench.roi.metrics.formulas import SMALLEST_PROBABILITY, label_metrics_of
+from histobench.roi.metrics.metric_catalogue import LABEL_METRICS, known_metric, metric_of
 from histobench.roi.predictions import Predictions
 from histobench.statistics.intervals import Interval
 from histobench.statistics.jackknife import LeaveOneOut, bounds
-from histobench.statistics.resampling import jackknife_of_all, sampling_design
-
-Floats = NDArray[np.float64]
+from histobench.statistics.resampling import (
+    Counts,
+    Evaluate,
+    Floats,
+    Metric,
+    jackknife_of_all,
+    sampling_design,
+)
 
 METHOD = "wilson-t"
 NO_CALIBRATION_INTERVAL = (
@@ -38,9 +43,8 @@ def run_metric_intervals(predictions: Predictions) -> tuple[dict[str, float], di
     if units.n_units < 2:
         left_out: Mapping[str, Floats] = dict.fromkeys(observed, np.full(1, np.nan))
     elif units.group_of is None:
-        left_out = evaluate_left_out(
-            known.probabilities, known.labels, predicted=known.predicted, by_class=True
-        )
+        given = known.probabilities, known.labels
+        left_out = evaluate_left_out(*given, predicted=known.predicted, by_class=True)
     else:
         design = sampling_design(len(known), clusters=units.group_of)
         left_out = jackknife_of_all(evaluate, design, max_blocks=units.n_units)
@@ -69,7 +73,6 @@ def metric_intervals(
 
 
 def no_interval(reason: str, level: float = 0.95) -> Interval:
-    """A value without an interval, and why."""
     return Interval(None, None, level, METHOD, 0, reason)
 
 
@@ -94,7 +97,6 @@ def why_no_interval(metric: str, units: SamplingUnits) -> str | None:
 
 
 def range_of(metric: str, n_classes: int) -> tuple[float, float]:
-    """The least and the largest value of the metric."""
     name = metric.partition("@")[0]
     scale = metric_of(name).scale
     if metric_of(name).kind == "target" and scale in ("log", "unexplained"):
@@ -115,3 +117,31 @@ def _undefined(metric: str, units: SamplingUnits, value: float) -> str:
     if units.units_of_class[rarest] == 1:
         return f"class {units.name(rarest)} occurs in one of the {units.word} only"
     return f"undefined when one of the {units.word} is left out"
+
+
+def all_metrics(predictions: Predictions, *, by_class: bool = False) -> Evaluate:
+    """Every metric of one run as a function of counts [b, n]; `by_class` adds `recall@0` and the like."""
+    columns = predictions.probabilities.shape[1]
+    if max(predictions.labels.max(initial=0), predictions.predicted.max(initial=0)) >= columns:
+        raise HistobenchError(
+            f"a label is outside the {columns} classes of the probabilities: metrics are undefined"
+        )
+
+    given = predictions.probabilities, predictions.labels
+    how: dict[str, Any] = {"predicted": predictions.predicted, "by_class": by_class}
+    return lambda counts: evaluate_resamples(*given, counts, **how)
+
+
+def one_metric(predictions: Predictions, metric: str) -> Metric:
+    """One metric of a run as a function of counts [b, n]; label metrics from the confusion matrix alone."""
+    metric = known_metric(metric)
+    if metric not in LABEL_METRICS:
+        return lambda counts: all_metrics(predictions)(counts)[metric]
+    c, n = predictions.n_columns, len(predictions)
+    cells = summing_matrix(predictions.labels * c + predictions.predicted, np.arange(n), (c * c, n))
+
+    def value(counts: Counts) -> Floats:
+        tallied = (cells @ np.ascontiguousarray(counts.T, dtype=np.float64)).T
+        return label_metrics_of(tallied.reshape(-1, c, c), [metric])[metric]
+
+    return value

@@ -37,8 +37,6 @@ class Shift:
 
 @dataclass(frozen=True)
 class RankingShift:
-    """All encoders of one dataset, best adapted first."""
-
     dataset: str
     metric: str
     alpha: float
@@ -97,21 +95,19 @@ def _shift(
 
         tau = kendalltau(*zip(*((each.rank_frozen, each.rank_adapted) for each in shifts), strict=True))
         kendall = float(tau.statistic) if math.isfinite(tau.statistic) else None
-    untested = both.entries[:1] if both.standings is None else ()
-    note = "".join(entry.interval.reason or "" for entry in untested)
+    note = "" if both.standings else "".join(entry.interval.reason or "" for entry in both.entries[:1])
     found = (tuple(shifts), kendall, tuple(reversals), note)
     return RankingShift(dataset, settings.metric, settings.alpha, *found)
 
 
-def shift_grid(shift: RankingShift, *, digits: int = 3) -> Grid:
-    """The table that `histobench compare --task Fine-tune` prints."""
+def shift_grid(shift: RankingShift) -> Grid:
     rows = []
     for each in shift.shifts:
-        bounds = "" if math.isnan(each.low) else f" [{each.low:+.{digits}f}, {each.high:+.{digits}f}]"
-        values = f"{each.frozen:.{digits}f}", f"{each.adapted:.{digits}f}"
+        bounds = "" if math.isnan(each.low) else f" [{each.low:+.3f}, {each.high:+.3f}]"
+        values = f"{each.frozen:.3f}", f"{each.adapted:.3f}"
         frozen = f"{each.rank_frozen} ({ranks_text(each.ranks_frozen)})"
         adapted = f"{each.rank_adapted} ({ranks_text(each.ranks_adapted)})"
-        rows.append((each.encoder, *values, f"{each.difference:+.{digits}f}{bounds}", frozen, adapted))
+        rows.append((each.encoder, *values, f"{each.difference:+.3f}{bounds}", frozen, adapted))
     header = ("encoder", "frozen", "LoRA", "difference", "rank frozen (possible)", "rank LoRA (possible)")
     interval = f"{100 * (1 - shift.alpha):g}% interval"
     rule = f"A difference is shown where its {interval} excludes 0; intervals hold for all pairs at once."

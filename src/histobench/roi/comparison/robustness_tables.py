@@ -81,10 +81,8 @@ def robustness_tables(packs: Sequence[StoredRobustness]) -> list[RobustnessTable
     for pack in packs:
         alike.setdefault((pack.dataset, pack.column, pack.images), []).append(pack)
     return [
-        RobustnessTable(dataset, column, tuple(sorted(found, key=_rank)), _pairs(found))
-        for (dataset, column, _), found in sorted(
-            alike.items(), key=lambda item: (item[0][0], item[0][1] == PAIR_COLUMN)
-        )
+        RobustnessTable(*key[:2], tuple(sorted(alike[key], key=_rank)), _pairs(alike[key]))
+        for key in sorted(alike, key=lambda key: (key[0], key[1] == PAIR_COLUMN))
     ]
 
 
@@ -97,7 +95,6 @@ def summarise(results_dir: Path) -> tuple[RobustnessTable, ...]:
 
 
 def robustness_grid(table: RobustnessTable) -> Grid:
-    """The table as text: one row per encoder, values with 95 % intervals over groups."""
     first = table.packs[0].content
     shown = shown_measures(table)
     rows = tuple((pack.encoder, *(_cell(pack, name) for name, _, _ in shown)) for pack in table.packs)
@@ -107,16 +104,16 @@ def robustness_grid(table: RobustnessTable) -> Grid:
     )
     about = f"{counted}; {intervals}; more is better except for site AUROC (.5: site not visible)"
     if table.column == PAIR_COLUMN and not table.reason:
-        about = _pairs_note(first, intervals)
+        details = first["details"]
+        about = (
+            f"{details['places']} places in {len(first['sites'])} views, "
+            f"{sum(details['pairs_of_views'].values())} pairs of views (median over these); "
+            f"{first['num_groups']} groups; {intervals}; more is better"
+        )
     notes = [
         *(() if table.reason else (about,)),  # the reason is one of the caveats
         *table.caveats,
         *(() if table.reason else _reasons(table)),
-        *(
-            f"{pack.encoder}: intervals of an older version; measure it again"
-            for pack in table.packs
-            if pack.outdated
-        ),
     ]
     header = ("encoder", *(heading for _, heading, _ in shown))
     what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
@@ -124,17 +121,7 @@ def robustness_grid(table: RobustnessTable) -> Grid:
 
 
 def shown_measures(table: RobustnessTable) -> tuple[tuple[str, str, bool], ...]:
-    """Name, heading and whether more is better of the measures that a table shows."""
     return _SHOWN_OF_PAIRS if table.column == PAIR_COLUMN else SHOWN
-
-
-def _pairs_note(content: dict[str, Any], intervals: str) -> str:
-    details = content["details"]
-    views, pairs = len(content["sites"]), sum(details["pairs_of_views"].values())
-    return (
-        f"{details['places']} places in {views} views, {pairs} pairs of views (median over these); "
-        f"{content['num_groups']} groups; {intervals}; more is better"
-    )
 
 
 def _rank(pack: StoredRobustness) -> tuple[float, str]:
@@ -145,7 +132,6 @@ def _rank(pack: StoredRobustness) -> tuple[float, str]:
 
 
 def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
-    """Differences by the jackknife over groups; interval and p-value of a pair come from one quantity."""
     ranked = sorted(packs, key=_rank)
     left_out = {pack.path: pack.left_out() for pack in ranked}
     found: list[PairedMeasure] = []
@@ -163,15 +149,9 @@ def _pairs(packs: Sequence[StoredRobustness]) -> tuple[PairedMeasure, ...]:
         corrected = holm(gaps.p_value)
         for k, (first, second) in enumerate(zip(gaps.first, gaps.second, strict=True)):
             bounds = (gaps.low[k], gaps.high[k], gaps.p_value[k], corrected[k])
-            found.append(
-                PairedMeasure(
-                    name,
-                    names[first],
-                    names[second],
-                    float(gaps.difference[k]),
-                    *(float(number) if np.isfinite(number) else None for number in bounds),
-                )
-            )
+            known_bounds = (float(number) if np.isfinite(number) else None for number in bounds)
+            pair = names[first], names[second], float(gaps.difference[k])
+            found.append(PairedMeasure(name, *pair, *known_bounds))
     return tuple(found)
 
 
@@ -187,19 +167,15 @@ def _cell(pack: StoredRobustness, name: str) -> str:
 
 
 def _reasons(table: RobustnessTable) -> list[str]:
-    """Why a shown measure or its interval is missing, said once."""
-    return list(
-        dict.fromkeys(
-            f"{heading}: {found['reason']}"
-            for pack in table.packs
-            for name, heading, _ in shown_measures(table)
-            if (found := pack.content["measures"].get(name) or {}).get("reason")
-        )
+    said = (
+        (heading, (pack.content["measures"].get(name) or {}).get("reason"))
+        for pack in table.packs
+        for name, heading, _ in shown_measures(table)
     )
+    return list(dict.fromkeys(f"{heading}: {reason}" for heading, reason in said if reason))
 
 
 def index_words(table: RobustnessTable) -> list[str]:
-    """How many images the index rests on, and why an encoder has none."""
     if table.reason:
         what = "for registered pairs" if table.column == PAIR_COLUMN else f"by {table.column}"
         return [f"No number {what}: {table.reason}."]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.predictions import Predictions, TargetPredictions
-from histobench.statistics.jackknife import FEWEST_DEGREES, freedom_of_sizes
-from histobench.statistics.resampling import SamplingDesign, design_for_labels
+from histobench.statistics.jackknife import FEWEST_DEGREES, Ints, freedom_of_sizes
 
-# The patients or slides of a run's images, and how its test set is drawn again.
+AnyPredictions = TypeVar("AnyPredictions", Predictions, TargetPredictions)
 
 
 def image_groups(predictions: Predictions | TargetPredictions) -> list[str] | None:
@@ -24,115 +24,93 @@ def image_groups(predictions: Predictions | TargetPredictions) -> list[str] | No
     return [f"group {group}" if group else f"image {k}" for k, group in enumerate(predictions.groups)]
 
 
-def design_of(predictions: Predictions) -> SamplingDesign:
-    """Whole groups where there are any, otherwise images within classes."""
-    return design_for_labels(predictions.labels, image_groups(predictions))
-
-
-# Paired statistics need the same test images: aligns runs, or says exactly what differs.
-
-
-def aligned(runs: Mapping[str, Predictions], *, dataset: str = "") -> dict[str, Predictions]:
-    """The runs with their images in the order of the first; refused when the images are not the same."""
+def aligned(runs: Mapping[str, AnyPredictions], *, dataset: str = "") -> dict[str, AnyPredictions]:
+    """The runs with their rows in the order of the first; refused where the test sets are not the same."""
     # A run that knows the patients comes first: it speaks for runs that do not.
     first = next((name for name, run in runs.items() if run.groups is not None), next(iter(runs)))
-    reference = runs[first]
+    where = f" of {dataset}" if dataset else ""
     return {
-        name: reference if name == first else _align(first, reference, name, run, dataset)
+        name: run if name == first else _align(runs[first], run, (first, name), where)
         for name, run in runs.items()
     }
 
 
 def _align(
-    first: str, reference: Predictions, second: str, predictions: Predictions, dataset: str
-) -> Predictions:
-    where = f" of {dataset}" if dataset else ""
-    refusal = f"cannot compare {first} with {second}: "
-    if reference.classes != predictions.classes:
-        raise HistobenchError(
-            f"{refusal}their class maps differ ({_shown(reference.classes)} and "
-            f"{_shown(predictions.classes)}); evaluate both with the same class map"
+    reference: AnyPredictions, run: AnyPredictions, who: tuple[str, str], where: str
+) -> AnyPredictions:
+    def refused(why: str) -> HistobenchError:
+        message = f"cannot compare {who[0]} with {who[1]}: {why}; evaluate both on the same test set"
+        return HistobenchError(message)
+
+    (classes, truth), (others, _) = _known(reference), _known(run)
+    if classes != others:
+        raise refused(f"their class maps differ ({_shown(classes)} and {_shown(others)})")
+    names = reference.img_names
+    only = [set(names) - set(run.img_names), set(run.img_names) - set(names)]
+    if any(only) or len(reference) != len(run):
+        counts = f"{len(reference)} and {len(run)}"
+        more = " and ".join(
+            f"{len(some)} only for {name} (such as {min(some)})"
+            for name, some in zip(who, only, strict=True)
+            if some
         )
-    advice = "; paired statistics need the same test set, so evaluate both on the same one"
-    if reference.img_names != predictions.img_names:
-        only_first = set(reference.img_names) - set(predictions.img_names)
-        only_second = set(predictions.img_names) - set(reference.img_names)
-        if only_first or only_second:
-            parts = [
-                f"{len(only)} only for {who} (such as {min(only)})"
-                for who, only in ((first, only_first), (second, only_second))
-                if only
-            ]
-            raise HistobenchError(
-                f"{refusal}they were tested on different images{where}: {len(reference)} and "
-                f"{len(predictions)}, {' and '.join(parts)}{advice}"
-            )
-        predictions = _reordered(reference, predictions, refusal, where)
-    if len(reference) != len(predictions):
-        raise HistobenchError(f"{refusal}{len(reference)} and {len(predictions)} test images{where}{advice}")
-    wrong = np.flatnonzero(reference.labels != predictions.labels)
+        raise refused(f"they were tested on different images{where}: {counts}{more and f', {more}'}")
+    if names != run.img_names:
+        place = {name: k for k, name in enumerate(run.img_names)}
+        if len(place) < len(names):
+            raise refused(f"image names{where} repeat and their order differs; give every image its own name")
+        run = taken(run, np.array([place[name] for name in names]))
+    wrong = np.flatnonzero((truth != _known(run)[1]).any(axis=1))
     if len(wrong):
         k = int(wrong[0])
-        image = reference.img_names[k] or f"image {k}"
-        raise HistobenchError(
-            f"{refusal}the true labels of {len(wrong)} test images{where} differ, such as {image}: "
-            f"{_class(reference, k)} and {_class(predictions, k)}{advice}"
+        raise refused(
+            f"the true labels of {len(wrong)} test images{where} differ, such as {names[k] or f'image {k}'}: "
+            f"{_value(reference, k)} and {_value(run, k)}"
         )
-    if predictions.groups is not None and reference.groups != predictions.groups:
-        raise HistobenchError(
-            f"{refusal}the groups (patients or slides) of the test images{where} differ{advice}"
-        )
-    return replace(predictions, groups=reference.groups)
+    if run.groups is not None and reference.groups != run.groups:
+        raise refused(f"the groups (patients or slides) of the test images{where} differ")
+    return replace(run, groups=reference.groups)
 
 
-def _reordered(reference: Predictions, predictions: Predictions, refusal: str, where: str) -> Predictions:
-    if len(set(reference.img_names)) < len(reference) or len(reference) != len(predictions):
-        raise HistobenchError(
-            f"{refusal}image names{where} repeat and their order differs, so images cannot be matched; "
-            "give every test image its own name"
-        )
-    place = {name: k for k, name in enumerate(predictions.img_names)}
-    return taken(predictions, np.array([place[name] for name in reference.img_names]))
+def _known(run: Predictions | TargetPredictions) -> tuple[tuple[str, ...], NDArray[Any]]:
+    """What the classes or columns of the truth are called, and the truth [n, columns]."""
+    return (run.classes, run.labels[:, None]) if isinstance(run, Predictions) else (run.columns, run.truth)
 
 
-def taken(predictions: Predictions, order: NDArray[np.int64]) -> Predictions:
-    """The predictions of the images at the places `order`."""
-    groups, episodes = predictions.groups, predictions.episodes
-    return replace(
-        predictions,
-        probabilities=predictions.probabilities[order],
-        labels=predictions.labels[order],
-        predicted=predictions.predicted[order],
-        img_names=tuple(predictions.img_names[k] for k in order),
-        groups=None if groups is None else tuple(groups[k] for k in order),
-        episodes=None if episodes is None else episodes[order],
-        sites={column: tuple(values[k] for k in order) for column, values in predictions.sites.items()},
-    )
-
-
-def _class(predictions: Predictions, k: int) -> str:
-    label = int(predictions.labels[k])
-    return predictions.classes[label] if label < len(predictions.classes) else str(label)
+def _value(run: Predictions | TargetPredictions, k: int) -> str:
+    if isinstance(run, TargetPredictions):
+        return ", ".join(f"{value:g}" for value in run.truth[k])
+    label = int(run.labels[k])
+    return run.classes[label] if label < len(run.classes) else str(label)
 
 
 def _shown(classes: tuple[str, ...]) -> str:
     return ", ".join(classes[:6]) + (f", ... {len(classes)} classes" if len(classes) > 6 else "")
 
 
-Ints = NDArray[np.int64]
+#: What has an entry for each row.
+_BY_ROW = ("probabilities", "labels", "truth", "predicted", "img_names", "groups", "episodes", "weights")
+
+
+def taken(predictions: AnyPredictions, order: Ints) -> AnyPredictions:
+    def part(values: Any) -> Any:
+        return tuple(values[k] for k in order) if isinstance(values, tuple) else values[order]
+
+    by_row = {name: getattr(predictions, name, None) for name in _BY_ROW}
+    return replace(
+        predictions,
+        sites={column: part(values) for column, values in predictions.sites.items()},
+        **{name: part(values) for name, values in by_row.items() if values is not None},
+    )
+
 
 #: Fewer groups than this have no interval; that of a class metric needs some groups of every class.
 FEWEST_GROUPS = 5
 FEWEST_GROUPS_OF_CLASS = 3
 #: An average precision over fewer positive images than this has no interval.
 FEWEST_POSITIVES = 5
-#: The interval of a loss over groups needs as many mistakes: a loss is made of them, and where there is none,
-#: nothing shows what one costs (`benchmarks/studies/statistics_study.py`).
-FEWEST_MISTAKES = 2
 #: From this many groups on (and half as many of every class) intervals hold what they promise.
 ENOUGH_GROUPS = 12
-
-
 #: What is drawn again, by the kind of a `SamplingDesign`.
 RESAMPLED = {
     "plain": "images",
@@ -150,13 +128,10 @@ class SamplingUnits:
     group_of: Ints | None  # [n], codes from 0 on
     classes: tuple[str, ...]
     n_columns: int  # classes, whether or not they occur
-    _freedom: dict[tuple[bool, int | None], float] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(cls, predictions: Predictions) -> SamplingUnits:
-        """Of images that were scored (see `scored`)."""
-        codes = _group_codes(predictions)
-        return cls(predictions.labels, codes, predictions.classes, predictions.n_columns)
+        return cls(predictions.labels, _group_codes(predictions), predictions.classes, predictions.n_columns)
 
     @classmethod
     def of_target(cls, predictions: TargetPredictions) -> SamplingUnits:
@@ -166,22 +141,18 @@ class SamplingUnits:
 
     @property
     def unit_of(self) -> Ints:
-        """The unit of each image [n]."""
         return np.arange(len(self.labels)) if self.group_of is None else self.group_of
 
     @cached_property
     def n_units(self) -> int:
-        """How many groups, or images where there are none."""
         return int(self.unit_of.max(initial=-1)) + 1
 
     @property
     def n_groups(self) -> int | None:
-        """How many groups; None where images stand alone."""
         return None if self.group_of is None else self.n_units
 
     @property
     def resampled(self) -> str:
-        """What is left out, or drawn again, in words."""
         return RESAMPLED["plain" if self.group_of is None else "cluster"]
 
     @property
@@ -190,23 +161,16 @@ class SamplingUnits:
 
     @cached_property
     def class_sizes(self) -> Ints:
-        """Images of each class [c]."""
         return np.bincount(self.labels, minlength=self.n_columns)
 
     @cached_property
     def units_of_class(self) -> Ints:
-        """Units in which each class occurs [c]."""
         occurs = np.zeros((self.n_units, self.n_columns), dtype=bool)
         occurs[self.unit_of, self.labels] = True
         return occurs.sum(axis=0)
 
     def freedom(self, *, by_class: bool, label: int | None = None) -> float:
         """Degrees of freedom that the sizes of the units allow; `by_class` for means over classes."""
-        if (by_class, label) not in self._freedom:
-            self._freedom[by_class, label] = self._freedom_of(by_class, label)
-        return self._freedom[by_class, label]
-
-    def _freedom_of(self, by_class: bool, label: int | None) -> float:
         if self.group_of is None:
             return self.n_units - 1.0
         if label is not None:
@@ -214,8 +178,8 @@ class SamplingUnits:
             return freedom_of_sizes(sizes) if len(sizes) else 0.0
         if not by_class:
             return freedom_of_sizes(np.bincount(self.group_of))
-        cells = np.zeros((self.n_columns, self.n_units))
-        np.add.at(cells, (self.labels, self.group_of), 1)
+        c, u = self.n_columns, self.n_units
+        cells = np.bincount(self.labels * u + self.group_of, minlength=c * u).reshape(c, u)
         return freedom_of_sizes(*cells[self.class_sizes > 0])
 
     def too_few(self, *, by_class: bool, label: int | None = None) -> str | None:
@@ -273,7 +237,6 @@ class SamplingUnits:
         )
 
     def name(self, label: int) -> str:
-        """What a class is called."""
         return self.classes[label] if label < len(self.classes) else str(label)
 
 
@@ -286,12 +249,3 @@ def scored(predictions: Predictions) -> Predictions:
     """The predictions without images that no class was given a probability for."""
     known = ~np.all(np.isnan(predictions.probabilities), axis=1)
     return predictions if known.all() else taken(predictions, np.flatnonzero(known))
-
-
-# The seed of everything that is drawn, as the statistics verbs are given it.
-
-
-def check_random_state(random_state: int) -> None:
-    """Refuse a seed that no generator takes."""
-    if random_state < 0:
-        raise HistobenchError(f"`random_state` must not be negative ({random_state})")

@@ -36,12 +36,7 @@ def select_runs(
     dataset: str | None = None,
     seed: int | None = None,
 ) -> list[StoredRun]:
-    """The runs of one task at one setting; an ambiguous or unknown choice is refused with the choices.
-
-    Without a task it is the linear probe where there is one, otherwise the first task found, Fine-tune last;
-    of Fine-tune without a setting, the adapted network (on masks where the main task is Segmentation), and of
-    Segmentation the linear readout.
-    """
+    """The runs of one task (the main one, unless named) at one setting; an ambiguous choice is refused."""
     task = task or main_task(run.task for run in runs)
     chosen = having(runs, "task", task)
     chosen = having(chosen, "dataset", dataset)
@@ -66,23 +61,22 @@ def select_runs(
 
 
 def _of_encoders(runs: Sequence[StoredRun], encoders: list[str]) -> list[StoredRun]:
-    """The runs of these encoders, in that order; several runs of one go by what tables call them."""
     shown = {
         run.path: name
         for members in by_dataset(runs).values()
         for name, run in distinct_names(members).items()
     }
-    named = [(name, run) for run in runs for name in (run.identity.encoder, shown[run.path]) if name]
-    known = {name for name, _ in named}
+    found: dict[Path, StoredRun] = {}
     for name in encoders:
-        if name not in known:
-            raise HistobenchError(f"no run of the encoder {name!r} here; {did_you_mean(name, known)}")
-    found = [run for wanted in encoders for name, run in named if name == wanted]
-    return list({run.path: run for run in found}.values())
+        mine = {run.path: run for run in runs if name in (run.identity.encoder, shown[run.path])}
+        if not mine:
+            known = {run.identity.encoder for run in runs} | set(shown.values())
+            raise HistobenchError(f"no run of the encoder {name!r} here; {did_you_mean(name, known - {''})}")
+        found |= mine
+    return list(found.values())
 
 
 def by_dataset(runs: Iterable[StoredRun]) -> dict[str, list[StoredRun]]:
-    """The runs of each dataset, in the order found."""
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(run.identity.dataset, []).append(run)
@@ -93,7 +87,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
     """The runs that stand in one table: one task, preset, setting and seed (which may divide the images).
 
     Of several settings each dataset shows one: for few-shot all its classes and, where there are, 16 shots.
-    Settings that are methods (of the task Patient) each have a table, the main one first: answers are by it.
+    Settings that are methods (of the task Patient) each have a table, the main one first.
     """
 
     def alike(run: StoredRun) -> tuple[str, str, str, int]:
@@ -104,8 +98,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
         settings.setdefault(alike(run), set()).add(run.setting)
     groups: dict[tuple[str, str, str, int], list[StoredRun]] = {}
     for run in runs:
-        every = run.task in WITH_METHODS
-        shown = run.setting if every else max(settings[alike(run)], key=_preference)
+        shown = run.setting if (run.task in WITH_METHODS) else max(settings[alike(run)], key=_preference)
         if run.setting == shown:
             key = (run.task, run.identity.preset, shown, run.identity.seed)
             groups.setdefault(key, []).append(run)
@@ -120,8 +113,7 @@ def by_task(runs: Sequence[StoredRun]) -> dict[tuple[str, str, str, int], list[S
 def _preference(setting: str) -> tuple[int, int, str]:
     way, _, shot = setting.partition("way_")
     if way.isdigit() and shot.removesuffix("shot").isdigit():
-        shots = int(shot.removesuffix("shot"))
-        return int(way), -abs(shots - PREFERRED_SHOT), setting
+        return int(way), -abs(int(shot.removesuffix("shot")) - PREFERRED_SHOT), setting
     return 0, 0, setting
 
 
@@ -140,7 +132,6 @@ def distinct_names(runs: Sequence[StoredRun]) -> dict[str, StoredRun]:
 
 
 def _folder(run: StoredRun) -> str:
-    """The results folder: the one that holds the task's folder."""
     folder = run.path.parent
     while folder.name.startswith("way_") or folder.name == run.task:
         folder = folder.parent
@@ -170,10 +161,7 @@ _CHOICES: dict[str, Callable[[StoredRun], str]] = {
 
 
 def having(runs: Sequence[StoredRun], what: str, wanted: str | None) -> list[StoredRun]:
-    """The runs whose `what` (one of `_CHOICES`) is the wanted one, or all; one that no run has is refused.
-
-    A task may be written in another case, as everywhere.
-    """
+    """The runs whose `what` (one of `_CHOICES`) is the wanted one, or all; one that no run has is refused."""
     if wanted is None:
         return list(runs)
     value = _CHOICES[what]

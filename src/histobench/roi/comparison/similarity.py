@@ -1,16 +1,16 @@
 """How alike encoders are on the same images: linear CKA, shared nearest neighbors, shared errors.
 
-Every measure has an interval by the jackknife over groups (patients or slides), or over blocks of images
-where there are no groups. CKA and neighbors are computed exactly, in blocks of rows.
+Every measure has an interval by the jackknife over groups (patients or slides), or over blocks of images.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.core.threads import spread
+from histobench.roi.comparison.selection import by_task
 from histobench.roi.comparison.similarity_table import Similarity
 from histobench.roi.features.feature_file import load
 from histobench.roi.protocols.centering import Centring
 from histobench.roi.protocols.neighbours import nearest
 from histobench.roi.result_options import MEASURES, SimilarityOptions
-from histobench.statistics.jackknife import t_quantile
+from histobench.roi.results.reader import load_runs
+from histobench.roi.task_catalogue import CLASS, LINEAR_PROBE
+from histobench.statistics.jackknife import Floats, t_quantile
 
 #: Groups above this number are left out several at a time: the jackknife of blocks.
 MOST_BLOCKS = 200
@@ -32,8 +35,6 @@ MOST_BLOCKS = 200
 DOUBLE = 20_000_000
 #: Numbers of the blocks' products that are kept instead of being computed twice.
 KEPT = 2**29
-
-Floats = NDArray[np.float64]
 
 
 def similarity(
@@ -45,21 +46,10 @@ def similarity(
     dataset: str = "",
     measures: Sequence[str] = MEASURES,
 ) -> list[Similarity]:
-    """Every measure of every pair of encoders.
+    """Every measure of every pair of encoders, from features [n, d] of the same images in the same order.
 
-    Parameters
-    ----------
-    features : encoder -> features [n, d] of the same images in the same order
-    groups : patient or slide [n]
-    errors : encoder -> whether the prediction of an image is wrong [n]; the agreement of errors needs it
-    k : neighbors of an image
-    measures : which of `cka`, `neighbors` and `errors`; neighbors take most of the time with many images
+    `errors` says whether the prediction of an image is wrong [n]; the agreement of errors needs it.
     """
-    unknown = [measure for measure in measures if measure not in MEASURES]
-    if unknown or not measures:
-        raise HistobenchError(
-            f"measures: choose from {', '.join(MEASURES)}, not {', '.join(unknown) or 'none'}"
-        )
     rows = {name: torch.as_tensor(np.asarray(values)) for name, values in features.items()}
     if len(rows) < 2:
         raise HistobenchError("similarity needs the features of two encoders or more")
@@ -83,9 +73,13 @@ def similarity(
     for first, second in combinations(rows, 2):
         values: dict[str, Floats] = {}  # of all images, then without each block
         if ready:
-            values["cka"] = _ratio(_hsic_terms(ready[first], ready[second], room), own[first], own[second])
+            # Debiased linear CKA (Kornblith et al. 2019).
+            with np.errstate(invalid="ignore", divide="ignore"):
+                both = _hsic_terms(ready[first], ready[second], room)
+                values["cka"] = both / np.sqrt(own[first] * own[second])
         if near:
-            values["neighbors"] = _means(shared_neighbors(near[first], near[second]), blocks)
+            merged = np.sort(np.concatenate([near[first], near[second]], axis=1), axis=1)
+            values["neighbors"] = _means((merged[:, 1:] == merged[:, :-1]).sum(axis=1) / k, blocks)
         if "errors" in measures and errors is not None and first in errors and second in errors:
             wrong = np.asarray(errors[first], dtype=bool), np.asarray(errors[second], dtype=bool)
             values["errors"] = _kappa(*wrong, blocks)
@@ -94,11 +88,7 @@ def similarity(
     return found
 
 
-# Blocks of the jackknife
-
-
 def blocks_of(groups: Sequence[str] | None, count: int) -> NDArray[np.int64]:
-    """The block [n] of every image: its group, or several of them; an image without a group is its own."""
     names: list[str] = [f"\0{row}" for row in range(count)]
     if groups is not None:
         if len(groups) != count:
@@ -107,8 +97,7 @@ def blocks_of(groups: Sequence[str] | None, count: int) -> NDArray[np.int64]:
     _, codes = np.unique(np.asarray(names), return_inverse=True)
     number = int(codes.max()) + 1
     if number > MOST_BLOCKS:
-        order = np.random.default_rng(0).permutation(number) % MOST_BLOCKS
-        codes = order[codes]
+        codes = (np.random.default_rng(0).permutation(number) % MOST_BLOCKS)[codes]
     return codes.astype(np.int64)
 
 
@@ -124,9 +113,6 @@ def _with_interval(pair: Similarity, values: Floats, number: int) -> Similarity:
     return replace(pair, value=value, low=max(value - reach, -1.0), high=min(value + reach, 1.0))
 
 
-# Debiased linear CKA (Kornblith et al. 2019) with the unbiased HSIC of Song et al. 2012
-
-
 class _Rows:
     """What every product with the features of one encoder needs, computed once: rows sorted by block."""
 
@@ -134,7 +120,9 @@ class _Rows:
         self.kind = torch.float64 if exact else torch.float32
         order = np.argsort(blocks, kind="stable")
         self.sizes = np.bincount(blocks).tolist()
-        self.x = _centered(rows, self.kind)[torch.from_numpy(order)]
+        # Centered and of unit spread: neither changes CKA, both keep rounding small.
+        rows = rows.to(self.kind) - rows.to(self.kind).mean(0)
+        self.x = (rows / rows.pow(2).mean().sqrt().clamp_min(1e-30))[torch.from_numpy(order)]
         self.square = torch.cat([(part.double() ** 2).sum(1) for part in self.x.split(65_536)])
         #: Sums of rows, of all images and of each block.
         self.sum = self.x.sum(0, dtype=torch.float64)
@@ -146,17 +134,15 @@ class _Rows:
         self.inside = torch.cat(inside).double()
 
     def per_block(self, values: Tensor) -> Tensor:
-        """Sums [blocks] of values [n]."""
         return torch.stack([part.sum() for part in values.split(self.sizes)])
 
 
 def _hsic_terms(a: _Rows, b: _Rows, room: _Room) -> Floats:
-    """Unbiased HSIC of all images, then without each block: [1 + blocks].
+    """Unbiased HSIC (Song et al. 2012) of all images, then without each block: [1 + blocks].
 
     With K = X X' and L = Y Y', both with zero diagonals, HSIC is
-    (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)). No matrix of n x n is made: all three
-    terms follow from X'Y and sums over rows. Without a block, C = X'Y loses the block's own product P, and
-    |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
+    (tr(KL) + 1'K1 1'L1 / ((n-1)(n-2)) - 2/(n-2) 1'KL1) / (n(n-3)); all three terms follow from X'Y and sums
+    over rows. Without a block, C = X'Y loses the block's product P, and |C - P|^2 = |C|^2 - 2 C.P + |P|^2.
     """
     cross, dots, norms = _products(a, b, room)
     both = a.square * b.square
@@ -176,10 +162,8 @@ def _hsic_terms(a: _Rows, b: _Rows, room: _Room) -> Floats:
         "kl": kl - b.sums @ y_u - a.sums @ x_v + (a.sums @ cross * b.sums).sum(1)
         - a.per_block((a.u - a.inside) * (b.u - b.inside)),
     }  # fmt: skip
-    names = list(left)
-    found += [
-        _hsic(**dict(zip(names, row, strict=True))) for row in torch.stack(list(left.values()), 1).tolist()
-    ]
+    rows = torch.stack(list(left.values()), 1).tolist()
+    found += [_hsic(**dict(zip(left, row, strict=True))) for row in rows]
     return np.asarray(found)
 
 
@@ -202,8 +186,7 @@ def _products(a: _Rows, b: _Rows, room: _Room) -> tuple[Tensor, Tensor, Tensor]:
     def dot_and_norm(block: int) -> Tensor:
         x, y = pairs[block]
         product = x.T @ y
-        sums = [(values * product).sum(dtype=torch.float64) for values in (cross, product)]
-        return torch.stack(sums)
+        return torch.stack([(values * product).sum(dtype=torch.float64) for values in (cross, product)])
 
     dots, norms = torch.stack(spread(dot_and_norm, range(len(pairs)))).unbind(1)
     return cross.double(), dots, norms
@@ -216,7 +199,6 @@ class _Room:
         self.values: Tensor | None = None
 
     def get(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of this shape with anything in it."""
         count = math.prod(shape)
         if self.values is None or len(self.values) < count or self.values.dtype != dtype:
             self.values = torch.empty(count, dtype=dtype)
@@ -229,21 +211,6 @@ def _hsic(*, n: float, trace: float, k: float, l: float, kl: float) -> float:  #
     return (trace + k * l / ((n - 1) * (n - 2)) - 2 / (n - 2) * kl) / (n * (n - 3))
 
 
-def _centered(rows: Tensor, kind: torch.dtype) -> Tensor:
-    """Centered and of unit spread; neither changes CKA, both keep rounding small."""
-    rows = rows.to(kind)
-    rows = rows - rows.mean(0)
-    return rows / rows.pow(2).mean().sqrt().clamp_min(1e-30)
-
-
-def _ratio(cross: Floats, first: Floats, second: Floats) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return cross / np.sqrt(first * second)
-
-
-# Shared neighbors
-
-
 def neighbors_of(rows: Tensor, k: int) -> NDArray[np.int64]:
     """The k images [n, k] with the largest cosine to each image, itself left out."""
     near = nearest(rows, rows, k=k + 1, centring=Centring.none(rows)).index.sort(dim=1).values
@@ -252,28 +219,17 @@ def neighbors_of(rows: Tensor, k: int) -> NDArray[np.int64]:
     return near[~own].view(len(near), k).numpy()
 
 
-def shared_neighbors(first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
-    """The share [n] of the k neighbors that two spaces have in common."""
-    merged = np.sort(np.concatenate([first, second], axis=1), axis=1)
-    return (merged[:, 1:] == merged[:, :-1]).sum(axis=1) / first.shape[1]
-
-
 def _means(values: Floats, blocks: NDArray[np.int64]) -> Floats:
-    """The mean of all images, then without each block."""
     sums, counts = np.bincount(blocks, values), np.bincount(blocks)
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (values.sum() - sums) / (len(values) - counts)
     return np.append(values.mean(), without)
 
 
-# Shared errors
-
-
 def _kappa(wrong: NDArray[np.bool_], other: NDArray[np.bool_], blocks: NDArray[np.int64]) -> Floats:
     """Cohen's kappa of being wrong: 1 where both err on the same images, 0 as by chance."""
-    cells = np.stack(
-        [np.bincount(blocks, part) for part in (wrong & other, wrong, other, np.ones(len(wrong)))]
-    )
+    parts = wrong & other, wrong, other, np.ones(len(wrong))
+    cells = np.stack([np.bincount(blocks, part) for part in parts])
     total = cells.sum(axis=1)
     return np.append(_kappa_of(total), _kappa_of(total[:, None] - cells))
 
@@ -286,20 +242,13 @@ def _kappa_of(cells: Floats) -> Floats:
         return (agreed - chance) / (1 - chance)
 
 
-# From a results folder
-
-
-def similarity_of_results(
-    results: Path,
-    options: SimilarityOptions,
-) -> list[Similarity]:
-    """Compare every pair of encoders of a results folder on the test images of each dataset."""
+def similarity_of_results(results: Path, options: SimilarityOptions) -> list[Similarity]:
     dataset, encoders = options.dataset, options.encoders
     sets: dict[str, dict[str, Path]] = {}
     for path in sorted((results / "features").rglob("*_test.pt")):
         name, _, rest = path.name.removeprefix("Dataset_[").partition("]_Model_[")
         encoder = rest.partition("]_Size_[")[0]
-        if (dataset is None or name == dataset) and (not encoders or encoder in encoders):
+        if dataset in (None, name) and (not encoders or encoder in encoders):
             sets.setdefault(name, {}).setdefault(encoder, path)
     sets = {name: files for name, files in sets.items() if len(files) > 1}
     if not sets:
@@ -323,30 +272,19 @@ def similarity_of_results(
             if encoder in loaded and all(image in by_image for image in order)
         }
         features = {encoder: each.embeddings.numpy() for encoder, each in loaded.items()}
-        found += similarity(
-            features,
-            groups=first.groups,
-            errors=errors,
-            k=options.k,
-            dataset=name,
-            measures=options.measures,
-        )
+        more: dict[str, Any] = {"k": options.k, "measures": options.measures, "dataset": name}
+        found += similarity(features, groups=first.groups, errors=errors, **more)
     return found
 
 
 def _errors(results: Path) -> dict[str, dict[str, dict[str, bool]]]:
     """Dataset -> encoder -> image -> whether the linear probe (or the first task found) is wrong."""
-    from histobench.roi.comparison.selection import by_task
-    from histobench.roi.results.reader import load_runs
-    from histobench.roi.task_catalogue import CLASS, LINEAR_PROBE
-
     try:
         tasks = by_task(load_runs(results))
     except (HistobenchError, OSError):
         return {}
     found: dict[str, dict[str, dict[str, bool]]] = {}
-    ranked: Callable[[tuple[str, str, str, int]], bool] = lambda key: key[0] != LINEAR_PROBE  # noqa: E731
-    for key in sorted(tasks, key=ranked):
+    for key in sorted(tasks, key=lambda key: key[0] != LINEAR_PROBE):
         for run in tasks[key]:
             of_dataset = found.setdefault(run.identity.dataset, {})
             if run.identity.encoder not in of_dataset and run.target == CLASS:

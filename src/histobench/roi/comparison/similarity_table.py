@@ -37,15 +37,12 @@ def read_similarities(path: Path) -> list[Similarity]:
     if not path.is_file():
         return []
     try:
-        rows = parse_json(read_plain_text(path))["similarity"]
-        return [Similarity(**row) for row in rows]
+        return [Similarity(**row) for row in parse_json(read_plain_text(path))["similarity"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise HistobenchError(
             f"{path} is not a file of `histobench similarity` ({type(error).__name__}); run it again"
         ) from error
 
-
-# Clusters of encoders
 
 #: One joint of the tree: four places along the encoders (0, 1, ...), and their four distances.
 Branch = tuple[list[float], list[float]]
@@ -84,28 +81,20 @@ HEADINGS = {"cka": "CKA", "neighbors": "shared neighbors", "errors": "shared err
 
 
 def similarity_grid(found: Sequence[Similarity]) -> list[Grid]:
-    """One table per dataset: a row for each pair, the most alike first."""
     grids = []
     for dataset in dict.fromkeys(each.dataset for each in found):
         pairs: dict[tuple[str, str], dict[str, Similarity]] = {}
         for each in found:
             if each.dataset == dataset:
                 pairs.setdefault((each.first, each.second), {})[each.measure] = each
-        ranked = sorted(
-            pairs.items(), key=lambda item: -max(-1.0, *(m.value or -1.0 for m in item[1].values()))
-        )
+        highest = {names: max(-1.0, *(m.value or -1.0 for m in own.values())) for names, own in pairs.items()}
         rows = tuple(
             (" / ".join(names), *(_cell(measures.get(measure)) for measure in MEASURES))
-            for names, measures in ranked
+            for names, measures in sorted(pairs.items(), key=lambda item: -highest[item[0]])
         )
-        grids.append(
-            Grid(
-                f"{dataset}: how alike encoders are on the test images",
-                ("encoders", *HEADINGS.values()),
-                rows,
-                ("1: the same; 0: as by chance. 95% intervals by the jackknife over groups of images",),
-            )
-        )
+        title = f"{dataset}: how alike encoders are on the test images"
+        note = "1: the same; 0: as by chance. 95% intervals by the jackknife over groups of images"
+        grids.append(Grid(title, ("encoders", *HEADINGS.values()), rows, (note,)))
     return grids
 
 

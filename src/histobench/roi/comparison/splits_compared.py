@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json, write_text
-from histobench.core.text import csv_text, spreadsheet_cell
 from histobench.roi.comparison.answer import Evidence, Value, answer, evidence_of_table
 from histobench.roi.comparison.comparison import Comparison, compare_runs, settings_for
-from histobench.roi.comparison.comparison_files import grid_markdown
+from histobench.roi.comparison.comparison_files import cells_csv, grid_markdown
 from histobench.roi.comparison.episode_intervals import reports_episodes
 from histobench.roi.comparison.grids import Grid, shown, shown_p
 from histobench.roi.comparison.metric_intervals import range_of
@@ -36,8 +35,6 @@ from histobench.statistics.tests import MeanOverSplits, corrected_resampled_t, h
 
 Floats = NDArray[np.float64]
 Key = tuple[int, int]  # repeat and fold
-TEST = "corrected-t"  # Nadeau and Bengio's corrected resampled t
-_TEST = "corrected resampled t test (Nadeau and Bengio)"
 #: What the corrected t test needs to hold its level, as far as known; a table says what it lacks.
 FEWEST_SPLITS = 10
 LARGEST_TEST_TO_TRAIN = 0.5
@@ -61,8 +58,6 @@ class SplitEntry:
 
 @dataclass(frozen=True)
 class SplitPair:
-    """Two encoders on the same splits: first - second."""
-
     first: str
     second: str
     difference: MeanOverSplits
@@ -74,8 +69,6 @@ class SplitPair:
 
 @dataclass(frozen=True)
 class SplitTable:
-    """All encoders of one dataset, best first."""
-
     dataset: str
     task: str
     setting: str
@@ -95,24 +88,23 @@ class SplitTable:
 def evidence_with_splits(comparison: Comparison, over_splits: Sequence[SplitTable]) -> list[Evidence]:
     """The evidence of each dataset: its splits where these have all of its encoders, else its test set."""
     alike = comparison.task, comparison.setting, comparison.metric
-    splits = [
-        evidence_of_splits(each) for each in over_splits if (each.task, each.setting, each.metric) == alike
-    ]
+    same = [each for each in over_splits if (each.task, each.setting, each.metric) == alike]
+    splits = [evidence_of_splits(each) for each in same]
     return [prefer_splits(evidence_of_table(comparison, table), splits) for table in comparison.tables]
 
 
 def prefer_splits(found: Evidence, splits: Sequence[Evidence]) -> Evidence:
     """The splits of the same dataset if they have all of its encoders: they test all patients."""
-    whole = (
-        each for each in splits if each.dataset == found.dataset and found.values.keys() <= each.values.keys()
-    )
+    same = (each for each in splits if each.dataset == found.dataset)
+    whole = (each for each in same if found.values.keys() <= each.values.keys())
     return next((replace(each, doubt=found.doubt) for each in whole), found)
 
 
 def evidence_of_splits(table: SplitTable) -> Evidence:
-    """The evidence of repeated train/test splits of one dataset."""
     values: dict[str, Value] = {
-        entry.name: (entry.mean.mean, _finite(entry.mean.low), _finite(entry.mean.high))
+        entry.name: (entry.mean.mean, None, None)
+        if math.isnan(entry.mean.low)
+        else (entry.mean.mean, entry.mean.low, entry.mean.high)
         for entry in table.entries
     }
     first = table.entries[0].name
@@ -132,56 +124,32 @@ def evidence_of_splits(table: SplitTable) -> Evidence:
     )
 
 
-def answer_over_splits(table: SplitTable) -> str:
-    """What the splits of one dataset say."""
-    evidence = [evidence_of_splits(table)]
-    return answer(evidence, task=table.task, metric=table.metric, setting=table.setting).text
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def compare_results(
     results: str | Path | Sequence[StoredRun], options: CompareOptions
 ) -> tuple[list[SplitTable], Comparison | None]:
-    """Compare the runs of a results folder, or those that are given: over splits, or as they are."""
+    """Compare the runs of a results folder, or those given: over splits, or as they are."""
     if isinstance(results, str | Path):
         results = (split_runs if options.splits else load_runs)(results)
     runs = select_runs(results, **options.conditions())
-    return compare_split_runs(runs, options) if options.splits else ([], compare_runs(runs, options))
-
-
-def compare_split_runs(
-    runs: Sequence[StoredRun], settings: CompareSettings
-) -> tuple[list[SplitTable], Comparison | None]:
-    """Runs of one task and setting over splits (see `split_runs`): repeated folds, and leave-one-group-out.
-
-    Folds are compared by the corrected resampled t test; the pooled predictions of leave-one-group-out like
-    any other test set.
-    """
+    if not options.splits:
+        return [], compare_runs(runs, options)
+    # Folds are compared by the corrected t test, leave-one-group-out like one test set.
     whole = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
     single = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
-    tables = compare_splits(whole, metric=settings.metric, alpha=settings.alpha) if whole else []
-    return tables, compare_runs(pooled_runs(single), settings) if single else None
+    tables = compare_splits(whole, metric=options.metric, alpha=options.alpha) if whole else []
+    return tables, compare_runs(pooled_runs(single), options) if single else None
 
 
 def compare_splits(
-    runs: Sequence[StoredRun],
-    *,
-    metric: str = "balanced_accuracy",
-    alpha: float = 0.05,
+    runs: Sequence[StoredRun], *, metric: str = "balanced_accuracy", alpha: float = 0.05
 ) -> list[SplitTable]:
     """A table for every dataset and scheme among the runs of one task and setting (see `split_runs`)."""
-    settings = CompareSettings(metric, alpha)
-    metric = settings_for(runs, settings).metric if runs else metric
-    tables = []
+    metric = settings_for(runs, CompareSettings(metric, alpha)).metric if runs else metric
+    alike: dict[tuple[str, str], list[StoredRun]] = {}
     for dataset, members in by_dataset(runs).items():
-        schemes = dict.fromkeys(str(run.info["split"]["scheme"]) for run in members)
-        for scheme in schemes:
-            chosen = [run for run in members if run.info["split"]["scheme"] == scheme]
-            tables.append(_table(dataset, scheme, chosen, metric, alpha))
-    return tables
+        for run in members:
+            alike.setdefault((dataset, str(run.info["split"]["scheme"])), []).append(run)
+    return [_table(*key, members, metric, alpha) for key, members in alike.items()]
 
 
 def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, alpha: float) -> SplitTable:
@@ -191,7 +159,13 @@ def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, al
         [[named[name][key].metrics.get(metric) for key in keys] for name in named], dtype=np.float64
     )  # [m, J]
     defined: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=0))
-    notes = _notes(named, keys, defined, scheme)
+    notes = []
+    planned = max(int(run.info["split"]["of"]) for run in runs)
+    if len(keys) < planned:
+        notes.append(f"{len(keys)} of {planned} splits of {scheme} were run for every encoder")
+    if not defined.all():
+        missing = int((~defined).sum())
+        notes.append(f"the metric is undefined on {missing} splits (a class is missing there), left out")
     keys, values = [key for key, kept in zip(keys, defined, strict=True) if kept], values[:, defined]
     if values.shape[1] < 2:
         raise HistobenchError(f"{dataset}: {metric} is defined on fewer than two shared splits of {scheme}")
@@ -200,18 +174,21 @@ def _table(dataset: str, scheme: str, runs: Sequence[StoredRun], metric: str, al
     lower = metric in LOWER_IS_BETTER
     names = list(named)
     place = ranks(values.T, higher_is_better=not lower).T  # [m, J]
-    means = values.mean(axis=1)
+    best, means = place.min(axis=0), values.mean(axis=1)
     order = sorted(range(len(names)), key=lambda k: (means[k] if lower else -means[k], names[k]))
     ends = range_of(metric, max(len(run.classes) for run in runs))
-    entries = tuple(_entry(names[k], values[k], place[k], place, ratio, alpha, ends) for k in order)
+    entries = tuple(
+        _entry(names[k], values[k], _t_test(values[k], ratio, alpha, ends), place[k], best, alpha)
+        for k in order
+    )
     pairs = _pairs([(names[k], values[k]) for k in order], ratio, alpha, lower, ends[1] - ends[0])
     stored = [run.predictions if run.target == CLASS else run.target_predictions for run in runs]
     images = {name for predictions in stored for name in predictions.img_names}
     groups = {group for predictions in stored for group in predictions.groups or () if group}
     notes += _doubts(len(keys), ratio, len(groups), pairs)
     return SplitTable(
-        dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, TEST, alpha, entries, pairs,
-        tuple(notes), len(images), len(groups) or None,
+        dataset, runs[0].task, runs[0].setting, metric, scheme, len(keys), ratio, "corrected-t", alpha,
+        entries, pairs, tuple(notes), len(images), len(groups) or None,
     )  # fmt: skip
 
 
@@ -228,7 +205,6 @@ def _by_encoder(runs: Sequence[StoredRun]) -> dict[str, dict[Key, StoredRun]]:
 
 
 def _shared(dataset: str, named: Mapping[str, Mapping[Key, StoredRun]]) -> list[Key]:
-    """The splits that every encoder was run on; refused where one of them has other test images."""
     first, *others = named
     keys = sorted(set.intersection(*(set(splits) for splits in named.values())))
     for name in others:
@@ -242,86 +218,60 @@ def _shared(dataset: str, named: Mapping[str, Mapping[Key, StoredRun]]) -> list[
     return keys
 
 
-def _notes(
-    named: Mapping[str, Mapping[Key, StoredRun]], keys: Sequence[Key], defined: NDArray[np.bool_], scheme: str
-) -> list[str]:
-    notes = []
-    planned = max(int(run.info["split"]["of"]) for splits in named.values() for run in splits.values())
-    if len(keys) < planned:
-        notes.append(f"{len(keys)} of {planned} splits of {scheme} were run for every encoder")
-    if not defined.all():
-        missing = int((~defined).sum())
-        notes.append(f"the metric is undefined on {missing} splits (a class is missing there), left out")
-    return notes
-
-
-def _doubts(n_splits: int, ratio: float, n_groups: int, pairs: Sequence[SplitPair]) -> list[str]:
-    """Which assumptions of the corrected t test do not hold here."""
-    notes = []
+def _doubts(n_splits: int, ratio: float, n_groups: int, pairs: Sequence[SplitPair]) -> Iterator[str]:
     if n_splits < FEWEST_SPLITS:
-        notes.append(
-            f"caution: {n_splits} splits are too few to estimate their variance; use at least {FEWEST_SPLITS}"
-        )
+        needed = f"use at least {FEWEST_SPLITS}"
+        yield f"caution: {n_splits} splits are too few to estimate their variance; {needed}"
     if ratio > LARGEST_TEST_TO_TRAIN:
-        notes.append(
+        yield (
             f"caution: test sets are {ratio:.1f} times the size of training sets: the correction for "
             "overlapping training sets assumes larger training sets; use more folds"
         )
     if 0 < n_groups < FEWEST_GROUPS:
-        notes.append(
+        yield (
             f"caution: all splits divide the same {n_groups} groups: p-values may be too small; "
             f"{FEWEST_GROUPS} groups or more are needed, or leave-one-group-out"
         )
     if any(math.isnan(pair.p_value) or math.isnan(pair.difference.low) for pair in pairs):
-        notes.append("no interval where a difference is the same on every split: nothing shows its spread")
-    return notes
+        yield "no interval where a difference is the same on every split: nothing shows its spread"
 
 
-def _within(mean: MeanOverSplits, low: float, high: float) -> MeanOverSplits:
-    """The same with bounds inside the range of the metric."""
-    return replace(mean, low=max(mean.low, low), high=min(mean.high, high)) if mean.low == mean.low else mean
+def _t_test(values: Floats, ratio: float, alpha: float, ends: tuple[float, float]) -> MeanOverSplits:
+    found = corrected_resampled_t(values, test_to_train=ratio, level=1 - alpha)
+    return (
+        found
+        if math.isnan(found.low)
+        else replace(found, low=max(found.low, ends[0]), high=min(found.high, ends[1]))
+    )
 
 
 def _entry(
-    name: str,
-    values: Floats,
-    place: Floats,
-    everyone: Floats,
-    ratio: float,
-    alpha: float,
-    ends: tuple[float, float],
+    name: str, values: Floats, mean: MeanOverSplits, place: Floats, best: Floats, alpha: float
 ) -> SplitEntry:
     low, high = np.quantile(place, [alpha / 2, 1 - alpha / 2])
     return SplitEntry(
         name=name,
-        mean=_within(corrected_resampled_t(values, test_to_train=ratio, level=1 - alpha), *ends),
+        mean=mean,
         spread=float(values.std(ddof=1)),
         least=float(values.min()),
         greatest=float(values.max()),
         mean_rank=float(place.mean()),
         rank_low=math.floor(low),
         rank_high=math.ceil(high),
-        first=float((place == everyone.min(axis=0)).mean()),
+        first=float((place == best).mean()),
     )
 
 
 def _pairs(
     ordered: list[tuple[str, Floats]], ratio: float, alpha: float, lower: bool, span: float
 ) -> tuple[SplitPair, ...]:
-    found = []
-    for (first, a), (second, b) in combinations(ordered, 2):
-        difference = a - b
-        mean = corrected_resampled_t(difference, test_to_train=ratio, level=1 - alpha)
-        better = difference < 0 if lower else difference > 0
-        found.append((first, second, _within(mean, -span, span), mean.p_value, float(better.mean())))
-    adjusted = holm([p_value for *_, p_value, _ in found])
+    pairs = list(combinations(ordered, 2))
+    tests = [_t_test(a - b, ratio, alpha, (-span, span)) for (_, a), (_, b) in pairs]
+    adjusted = holm([test.p_value for test in tests]).tolist()
     return tuple(
-        SplitPair(first, second, mean, p_value, float(corrected), bool(corrected <= alpha), wins)
-        for (first, second, mean, p_value, wins), corrected in zip(found, adjusted, strict=True)
+        SplitPair(first, second, test, test.p_value, p, p <= alpha, float((a < b if lower else a > b).mean()))
+        for ((first, a), (second, b)), test, p in zip(pairs, tests, adjusted, strict=True)
     )
-
-
-# Comparisons over splits as text, CSV, Markdown and JSON.
 
 
 def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
@@ -332,21 +282,16 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
     rows = []
     for entry in table.entries:
         pair = against.get(entry.name)
-        tail = ("", "")
-        if pair is not None:
-            tail = (_value(pair.difference, digits), shown_p(pair.p_adjusted))
-        rows.append(
-            (
-                entry.name,
-                _value(entry.mean, digits),
-                f"{entry.least:.{digits}f} to {entry.greatest:.{digits}f}",
-                f"{entry.mean_rank:.1f} ({entry.rank_low} to {entry.rank_high})",
-                f"{100 * entry.first:.0f}%",
-                *tail,
-            )
-        )
+        tail = ("", "") if pair is None else (_value(pair.difference, digits), shown_p(pair.p_adjusted))
+        splits = f"{entry.least:.{digits}f} to {entry.greatest:.{digits}f}"
+        rank = f"{entry.mean_rank:.1f} ({entry.rank_low} to {entry.rank_high})"
+        rows.append((entry.name, _value(entry.mean, digits), splits, rank, f"{entry.first:.0%}", *tail))
     setting = f" {table.setting}" if table.setting else ""
-    tested = f"p: {_TEST}, Holm-corrected over {len(table.pairs)} pairs; below {table.alpha:g}: they differ"
+    found = answer([evidence_of_splits(table)], task=table.task, metric=table.metric, setting=table.setting)
+    tested = (
+        f"p: corrected resampled t test (Nadeau and Bengio), Holm-corrected over {len(table.pairs)} pairs; "
+        f"below {table.alpha:g}: they differ"
+    )
     how = (
         f"{table.n_splits} splits; intervals: corrected resampled t, test sets of {table.test_to_train:.2f} "
         "times the training images; ranks: mean, and the middle 95 %"
@@ -363,12 +308,11 @@ def split_grid(table: SplitTable, *, digits: int = 4) -> Grid:
             "p (Holm)",
         ),
         rows=tuple(rows),
-        notes=(f"Answer: {answer_over_splits(table)}", how, *[tested] * bool(table.pairs), *table.notes),
+        notes=(f"Answer: {found.text}", how, *[tested] * bool(table.pairs), *table.notes),
     )
 
 
 def write_split_tables(tables: Sequence[SplitTable], folder: Path) -> list[Path]:
-    """Write `splits_<task>[_<setting>]_<metric>.{csv,md,json}`."""
     first = tables[0]
     stem = "_".join(part for part in ("splits", first.task, first.setting, first.metric) if part)
     paths = [folder / f"{stem}{suffix}" for suffix in (".csv", ".md", ".json")]
@@ -378,50 +322,34 @@ def write_split_tables(tables: Sequence[SplitTable], folder: Path) -> list[Path]
     return paths
 
 
-def as_plain(table: SplitTable) -> dict[str, Any]:
-    """The table as plain JSON values; missing numbers are null."""
-    return dict(_plain(asdict(table)))
-
-
-def _csv(tables: Sequence[SplitTable]) -> str:
-    header = ["dataset", "scheme", "encoder", "mean", "ci_lower", "ci_upper", "std", "min", "max"]
-    header += ["mean_rank", "rank_low", "rank_high", "first"]
-    rows = [
-        [
-            table.dataset, table.scheme, entry.name, entry.mean.mean, entry.mean.low, entry.mean.high,
-            entry.spread, entry.least, entry.greatest,
-            entry.mean_rank, entry.rank_low, entry.rank_high, entry.first,
-        ]
-        for table in tables
-        for entry in table.entries
-    ]  # fmt: skip
-    return csv_text(
-        header, (["" if value != value else spreadsheet_cell(value) for value in row] for row in rows)
-    )
-
-
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
+    """A table, or a part of it, as plain JSON values; missing numbers are null."""
+    if isinstance(value, SplitTable):
+        value = asdict(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [as_plain(item) for item in value]
     return None if value != value else value
 
 
+def _csv(tables: Sequence[SplitTable]) -> str:
+    header = "dataset scheme encoder mean ci_lower ci_upper std min max mean_rank rank_low rank_high first"
+    rows = [
+        [table.dataset, table.scheme, entry.name, *astuple(entry.mean)[:3], *astuple(entry)[2:]]
+        for table in tables
+        for entry in table.entries
+    ]
+    return cells_csv(header.split(), rows)
+
+
 def _value(mean: MeanOverSplits, digits: int) -> str:
-    known = mean.low == mean.low
-    return shown(mean.mean, Interval(mean.low, mean.high) if known else Interval(None, None), digits=digits)
-
-
-# Leave-one-group-out: every image is predicted once, by a classifier that never saw its group.
+    interval = Interval(None, None) if math.isnan(mean.low) else Interval(mean.low, mean.high)
+    return shown(mean.mean, interval, digits=digits)
 
 
 def pooled_runs(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """One run per dataset, encoder, preset and seed: the predictions of its splits put together.
-
-    A single group is too small, and often of one class, to be a test set of its own; together they are
-    compared like any other test set, over groups.
-    """
+    """One run per dataset, encoder, preset and seed: the predictions of its groups put together."""
     parts: dict[tuple[str, str, str, int], list[StoredRun]] = {}
     for run in runs:
         identity = run.identity
@@ -436,7 +364,7 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     if any(map(reports_episodes, runs)):
         raise HistobenchError(
             f"{first.task} reports means over episodes, which single groups cannot be pooled into; "
-            "use `folds` for it"
+            "use `splits` 5x2 for it"
         )
     if len(runs) < expected:
         raise HistobenchError(
@@ -445,7 +373,9 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     every = [run.predictions for run in runs]
     width = max(part.probabilities.shape[1] for part in every)
     predictions = Predictions(
-        probabilities=np.concatenate([_padded(part, width) for part in every]),
+        probabilities=np.concatenate(
+            [np.pad(p, ((0, 0), (0, width - p.shape[1]))) for p in (part.probabilities for part in every)]
+        ),
         labels=np.concatenate([part.labels for part in every]),
         predicted=np.concatenate([part.predicted for part in every]),
         classes=first.classes,
@@ -461,8 +391,3 @@ def _pooled(runs: Sequence[StoredRun]) -> StoredRun:
     )
     pooled.__dict__["predictions"] = predictions
     return pooled
-
-
-def _padded(part: Predictions, width: int) -> np.ndarray:
-    missing = width - part.probabilities.shape[1]
-    return np.pad(part.probabilities, ((0, 0), (0, missing)))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_bytes, read_plain_text, write_json
@@ -15,10 +14,7 @@ from histobench.core.plain_data import parse_json
 from histobench.roi.comparison.episode_intervals import crossed_entries, resampled_with
 from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.metric_intervals import METHOD, no_interval, run_metric_intervals
-from histobench.roi.comparison.sampling_units import (
-    SamplingUnits,
-    scored,
-)
+from histobench.roi.comparison.sampling_units import SamplingUnits, scored
 from histobench.roi.results.layout import TaskFiles
 from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import CLASS
@@ -43,20 +39,16 @@ def write_default_intervals(run: StoredRun, *, force: bool = False) -> dict[str,
 def stored_default_intervals(run: StoredRun) -> dict[str, Any] | None:
     """The content of a run's `X_intervals.json`; None unless it is of these predictions and rules."""
     files = TaskFiles.beside(run.path)
-    return (
-        current_content(files.intervals, predictions_digest(files), rules=RULES)
-        if files.intervals.exists()
-        else None
-    )
+    if not files.intervals.exists():
+        return None
+    return current_content(files.intervals, predictions_digest(files), rules=RULES)
 
 
 def shown_intervals(run: StoredRun) -> dict[str, Any]:
     """The interval of every metric of a run, from its file or, where that is not current, computed now."""
     stored = stored_default_intervals(run)
-    if stored is not None:
-        return stored
     try:
-        return interval_content(run)
+        return stored or interval_content(run)
     except HistobenchError as error:
         cause = error.__cause__
         if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
@@ -77,11 +69,7 @@ def current_content(path: Path, digest: str, **wanted: int) -> dict[str, Any] | 
 
 
 def interval_content(run: StoredRun) -> dict[str, Any]:
-    """The interval of every metric of a run, as plain JSON values.
-
-    Means over episodes or training runs have intervals over both these and the test units; where what each of
-    them predicted was not kept, they have none, and the reason.
-    """
+    """The interval of every metric of a run, as plain JSON values, or the reason why there is none."""
     if run.target != CLASS:
         return _content_of_target(run)
     predictions = scored(run.predictions)
@@ -95,16 +83,13 @@ def interval_content(run: StoredRun) -> dict[str, Any]:
         content |= {"num_episodes": n_episodes, "left_out": resampled_with(run, n_episodes, units)}
         return content | {"metrics": crossed_entries(run, units), "per_class": {}}
     values, intervals = run_metric_intervals(predictions)
-    entries = {
-        name: _entry(None if value != value else value, intervals[name]) for name, value in values.items()
-    }
+    entries = {name: _entry(value, intervals[name]) for name, value in values.items()}
     metrics = {name: entry for name, entry in entries.items() if "@" not in name}
     for name, value in run.metrics.items():
         computed = metrics.get(name, {}).get("value")
         if computed is None or value is None or abs(computed - value) > 1e-6:
             reason = run.undefined_metrics.get(name) if value is None else metrics.get(name, {}).get("reason")
-            other = reason or "not a metric of the stored predictions"
-            metrics[name] = _entry(value, no_interval(other))
+            metrics[name] = _entry(value, no_interval(reason or "not a metric of the stored predictions"))
     return content | {"metrics": metrics, "per_class": by_class_of(entries, predictions.classes)}
 
 
@@ -124,10 +109,7 @@ def _about(run: StoredRun, units: SamplingUnits) -> dict[str, Any]:
 def _content_of_target(run: StoredRun) -> dict[str, Any]:
     table = TargetTable.of({run.identity.encoder: run.target_predictions})
     entries = {
-        metric: _entry(
-            float(found.values[0]) if np.isfinite(found.values[0]) else None,
-            table.intervals(metric)[run.identity.encoder],
-        )
+        metric: _entry(float(found.values[0]), table.intervals(metric)[run.identity.encoder])
         for metric, found in table.found.items()
     }
     metrics = {name: entry for name, entry in entries.items() if "@" not in name}
@@ -137,7 +119,7 @@ def _content_of_target(run: StoredRun) -> dict[str, Any]:
 
 def _entry(value: float | None, interval: Interval) -> dict[str, Any]:
     return {
-        "value": value,
+        "value": None if value is None or not math.isfinite(value) else value,
         "ci_lower": interval.low,
         "ci_upper": interval.high,
         "method": interval.method,
@@ -146,7 +128,6 @@ def _entry(value: float | None, interval: Interval) -> dict[str, Any]:
 
 
 def predictions_digest(files: TaskFiles) -> str:
-    """Of the predictions and the episodes: what the intervals depend on."""
     digest = hashlib.sha256()
     for path in (files.detailed, files.per_episode):
         if path.exists():
@@ -157,7 +138,6 @@ def predictions_digest(files: TaskFiles) -> str:
 
 
 def named(run: StoredRun) -> dict[str, str]:
-    """What a file of intervals says about its run."""
     return {
         "task_name": run.task,
         "setting": run.setting,

@@ -1,8 +1,7 @@
 """How far a metric moves by mistakes that the test set did not show: the second part of every interval.
 
-Metrics of the confusion matrix: a bunch of images of one class turns wrong (or right, where most are wrong).
-Areas: a bunch of one side is ranked like the worst image of that side. Losses: a bunch is as bad as the worst
-image. A bunch is one image, and more where images come in groups (`statistics.jackknife.bunches`).
+Labels of a bunch of images turn, a bunch of one side is ranked like its worst image, or has the worst loss. A
+bunch is one image, and more where images come in groups (`statistics.jackknife.bunches`).
 """
 
 from __future__ import annotations
@@ -18,20 +17,24 @@ from histobench.roi.comparison.sampling_units import SamplingUnits
 from histobench.roi.metrics.formulas import PerImage, label_metrics_of
 from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions, TargetPredictions
-from histobench.statistics.jackknife import TURNING_PART, UNSEEN_BUNCHES, LeaveOneOut, bunch, turning
+from histobench.statistics.jackknife import (
+    TURNING_PART,
+    UNSEEN_BUNCHES,
+    Floats,
+    Ints,
+    LeaveOneOut,
+    bunch,
+    turning,
+)
 
 #: An image of an unseen bunch ranks this many standard deviations of its side down, or as the worst seen.
 _UNLIKE = 2.0
-#: Where every pair was ranked right it still ranks this many images down, of the geometric mean of the sides:
-#: seven positive images without a mistake say little about the eighth.
+#: Where every pair was ranked right it still ranks this many images down, of the geometric mean of the sides.
 _UNSEEN_RANK = 1.0
 #: The correlation of unseen ranks within a unit.
 _RANKS_ALIKE = 0.1
-#: An area compares pairs: it may be known as well as a share of so many times as many images (for average
-#: precision as many positive ones, as it is their mean).
+#: An area compares pairs: it may be known as well as a share of so many times as many images.
 PAIRS_WORTH = 3.0
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def parts_of(metric: str) -> tuple[str, int | None]:
@@ -62,10 +65,8 @@ class UnseenMoves:
             unseen = np.concatenate([self._area_moves(k, facts.kind) for k in columns]) / len(columns)
             moved, pairs = after_moves(found, unseen), PAIRS_WORTH
             among = among if facts.kind == "auroc" else columns
-        elif facts.kind == "loss":
-            unseen = self._loss_moves(name)
         else:
-            unseen = np.zeros((1, len(self.runs)))
+            unseen = self._loss_moves(name) if facts.kind == "loss" else np.zeros((1, len(self.runs)))
         # With two classes every area is that of class 1, whatever it is called.
         by_size = facts.by_size and not (units.n_columns == 2 and facts.kind in ("auroc", "auprc"))
         freedom = units.freedom(by_class=not by_size, label=label)
@@ -75,7 +76,7 @@ class UnseenMoves:
 
     def _label_moves(self, name: str, label: int | None) -> Floats:
         """Moves [classes, m]; where the metric is a share of all images, they are one class."""
-        if label is None and metric_of(name).proportion == "share":
+        if label is None and metric_of(name).share:
             return self._turned(slice(None))[None] / len(self._wrong)
         c, m = self.units.n_columns, len(self.runs)
         after = _label_values(name, label, self._moved_confusions.reshape(-1, c, c)).reshape(-1, m)
@@ -117,16 +118,13 @@ class UnseenMoves:
         return turning(by_unit.astype(np.float64), np.bincount(unit_of).astype(np.float64))
 
     def _area_moves(self, k: int, kind: str) -> Floats:
-        """Moves [1, m] of the area of one class."""
         if (k, kind) not in self._areas:
             scores = [np.nan_to_num(run.probabilities[:, [k]], nan=-1.0) for run in self.runs]
             truth = self.units.labels[:, None] == k
-            moves = area_moves(truth, scores, self.units.unit_of, precision=kind == "auprc")
-            self._areas[k, kind] = moves
+            self._areas[k, kind] = area_moves(truth, scores, self.units.unit_of, precision=kind == "auprc")
         return self._areas[k, kind]
 
     def _loss_moves(self, name: str) -> Floats:
-        """Moves [1, m] of a mean loss."""
         worst = []
         for run in self.runs:
             each = PerImage.of(np.nan_to_num(run.probabilities), run.labels, run.predicted)
@@ -136,13 +134,10 @@ class UnseenMoves:
 
 
 def confusion_of(predictions: Predictions, c: int) -> NDArray[np.int64]:
-    """How often each class (row) was taken for each (column)."""
-    cells = predictions.labels * c + predictions.predicted
-    return np.bincount(cells, minlength=c * c).reshape(c, c)
+    return np.bincount(predictions.labels * c + predictions.predicted, minlength=c * c).reshape(c, c)
 
 
 def _label_values(name: str, label: int | None, confusions: Floats) -> Floats:
-    """The metric [m] of confusion matrices [m, c, c]."""
     if label is None:
         return label_metrics_of(confusions, [name])[name]
     hits, support, predicted = (
@@ -162,8 +157,7 @@ def area_moves(
 ) -> Floats:
     """Moves [problems, m] of the mean area over problems: truth [n, problems], scores [n, problems] each.
 
-    A bunch of either side moves at once. `precision` is for average precision, where a bunch of the others at
-    the top costs every positive below.
+    `precision`: of average precision, where a bunch of the others at the top costs every positive below.
     """
     problems = truth.shape[1]
     moves = np.zeros((problems, len(scores)))
@@ -191,16 +185,14 @@ def area_moves(
 
 
 def after_moves(found: LeaveOneOut, unseen: Floats) -> Floats:
-    """Areas [m] after one bunch of either side has moved."""
     return np.asarray(found.values + UNSEEN_BUNCHES**0.5 * unseen.sum(axis=0))
 
 
 def _rank_spread(positive: Floats, negative: Floats) -> float:
     """The standard deviation of a positive's rank among the negatives at such an area (Hanley and McNeil)."""
     ordered = np.sort(negative)
-    below, upto = (
-        np.searchsorted(ordered, positive, side).mean() / len(ordered) for side in ("left", "right")
-    )
+    below = np.searchsorted(ordered, positive).mean() / len(ordered)
+    upto = np.searchsorted(ordered, positive, "right").mean() / len(ordered)
     area = max((below + upto) / 2, 1 - (below + upto) / 2)
     return float(max(2 * area**2 / (1 + area) - area**2, 0.0) ** 0.5)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,42 +23,29 @@ from histobench.roi.data.masks import read_mask
 from histobench.roi.data.near_duplicates import Thumb, near_duplicates, thumbnail
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset, RoiImage, listing
 from histobench.roi.data.sites import is_place, site_table
+from histobench.roi.data.split import patients_in_names, regex_for
 from histobench.roi.task_catalogue import UNTRAINED
-
-# Classes that a single patient or slide stands for.
 
 
 def single_group_classes(labels: Sequence[int], groups: Sequence[str | None]) -> list[tuple[int, str, int]]:
-    """(label, group, images) of every class that has several images, all of one group.
+    """(label, group, images) of every class that has several images, all of one group."""
+    owners: dict[int, list[str | None]] = defaultdict(list)
+    for label, group in zip(labels, groups, strict=False):  # there may be no groups
+        owners[label].append(group)
+    return [
+        (label, own[0], len(own))
+        for label, own in sorted(owners.items())
+        if own[0] and len(own) > 1 and len(set(own)) == 1
+    ]
 
-    >>> single_group_classes([0, 0, 1, 1, 2], ["a", "b", "b", "b", "a"])
-    [(1, 'b', 2)]
-    """
-    if not groups:
-        return []
-    found = []
-    truth, named = np.asarray(labels), np.asarray([group or "" for group in groups], dtype=object)
-    for label in np.unique(truth):
-        members = named[truth == label]
-        if len(members) > 1 and members[0] and (members == members[0]).all():
-            found.append((int(label), str(members[0]), len(members)))
-    return found
-
-
-# Are classes and sites crossed? Where they are not, an encoder may be right for the wrong reason.
 
 #: From this Cramer's V on a set is called confounded; Cohen calls it a large association.
 CONFOUNDED = 0.5
 
 
 def cramers_v(one: Sequence[object], other: Sequence[object]) -> float:
-    """How far two columns say the same: 0 (crossed evenly) to 1; NaN where one of them never changes.
-
-    >>> cramers_v([0, 0, 1, 1], ["a", "a", "b", "b"])
-    1.0
-    """
-    _, rows = np.unique(np.asarray(one, dtype=str), return_inverse=True)
-    _, columns = np.unique(np.asarray(other, dtype=str), return_inverse=True)
+    """How far two columns say the same: 0 (crossed evenly) to 1; NaN where one of them never changes."""
+    rows, columns = (np.unique(np.asarray(each, dtype=str), return_inverse=True)[1] for each in (one, other))
     table = np.zeros((int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1))
     np.add.at(table, (rows, columns), 1)
     smaller = min(table.shape) - 1
@@ -83,10 +69,9 @@ def confounded(labels: Sequence[object], sites: Sequence[str], column: str) -> s
 
 def site_warnings(dataset: RoiDataset) -> Iterator[str]:
     """What an accuracy on this set may owe to the sites, in words; images of unknown site are left out."""
-    splits = [split for split in SPLITS for _ in dataset.splits.get(split, ())]
-    images = [image for split in SPLITS for image in dataset.splits.get(split, ())]
-    labels = [image.label for image in images]
-    for column, values in site_table([image.sites for image in images]).items():
+    splits = [split for split, _ in _all(dataset)]
+    labels = [image.label for _, image in _all(dataset)]
+    for column, values in site_table([image.sites for _, image in _all(dataset)]).items():
         known = [k for k, value in enumerate(values) if value]
         sites = [values[k] for k in known]
         if not is_place(column) or len(set(sites)) < 2:
@@ -97,10 +82,8 @@ def site_warnings(dataset: RoiDataset) -> Iterator[str]:
         test = {values[k] for k in known if splits[k] == "test"}
         train = {values[k] for k in known if splits[k] != "test"}
         if test and train:
-            for site in sorted(test - train):
-                yield f"{column} {site!r} occurs only in the test set"
-            for site in sorted(train - test):
-                yield f"{column} {site!r} does not occur in the test set"
+            yield from (f"{column} {site!r} occurs only in the test set" for site in sorted(test - train))
+            yield from (f"{column} {site!r} does not occur in the test set" for site in sorted(train - test))
         if unknown := len(values) - len(known):
             yield f"{unknown:,} images have no {column}; these notes do not cover them"
 
@@ -109,20 +92,17 @@ def _one_site_each(
     classes: Sequence[str], labels: Sequence[int], sites: Sequence[str], column: str
 ) -> Iterator[str]:
     """The classes that come from one site, in one line however many they are."""
-    found: dict[str, str] = {}
-    for label, name in enumerate(classes):
-        own = {site for site, other in zip(sites, labels, strict=True) if other == label}
-        if len(own) == 1:
-            found[name] = own.pop()
+    seen: dict[int, set[str]] = defaultdict(set)
+    for label, site in zip(labels, sites, strict=True):
+        seen[label].add(site)
+    found = [(classes[label], own.pop()) for label, own in sorted(seen.items()) if len(own) == 1]
     if len(found) == 1:
-        ((name, site),) = found.items()
-        yield f"all images of class {name!r} with a known {column} come from {site!r}"
+        yield f"all images of class {found[0][0]!r} with a known {column} come from {found[0][1]!r}"
     elif found:
-        listed = ", ".join(f"{name!r} from {site!r}" for name, site in found.items())
+        listed = ", ".join(f"{name!r} from {site!r}" for name, site in found)
         yield f"{len(found)} classes come from one {column} each: {listed}"
 
 
-#: The kinds of findings, in the order of a report.
 KINDS = (
     *("row", "split", "missing file", "unreadable image", "unusual image", "label", "empty class"),
     *("class of one group", "small test set", "image in two splits", "near-duplicate"),
@@ -130,11 +110,9 @@ KINDS = (
 )
 _MISSING = "the file does not exist"
 _BAD_IMAGE = ("missing file", "unreadable image")
-#: A shorter side, or a longer strip, is no field of tissue.
 _SHORTEST_SIDE, _LONGEST_STRIP = 32, 8
 #: A larger image is a region of a slide: an encoder sees it at a small part of its resolution.
 _MOST_PIXELS = 5000 * 5000
-#: More images of an odd size than this are one finding.
 _LISTED = 3
 
 
@@ -180,22 +158,20 @@ class Findings:
         return tuple(finding for finding in self.found if finding.kind in _BAD_IMAGE)
 
     def of(self, kind: str) -> tuple[Finding, ...]:
-        """The findings of one of the `KINDS`."""
         return tuple(finding for finding in self.found if finding.kind == kind)
 
     def __repr__(self) -> str:
         counts = [
-            f"{len(found)} {what if len(found) == 1 else what + 's'}"
+            f"{len(found)} {what}{'s' * (len(found) != 1)}"
             for what, found in (("error", self.errors), ("warning", self.warnings))
         ]
         head = f"{' and '.join(counts)} in {sum(self.sizes.values()):,} images that can be read"
-        lines = [f"{finding.level}: {finding}" for finding in self.found]
-        return "\n  ".join([head, listing(lines)] if lines else [head])
+        return "\n  ".join([head, listing([f"{each.level}: {each}" for each in self.found])]).rstrip()
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file holds: a digest of its pixels, its size and a thumbnail, or why it cannot be read."""
+    """A digest of an image's pixels, its size and a thumbnail, or why it cannot be read."""
 
     pixels: bytes = b""
     size: tuple[int, int] = (0, 0)
@@ -214,12 +190,8 @@ def check_dataset(
 ) -> Findings:
     """Look at every image and every label; `on_progress(done, total)` is called as images are read.
 
-    Images are compared by their decoded pixels, so that a copy without loss is found, and by thumbnails, so
-    that one that was compressed or resized is found, too (a warning: someone has to look). An image in
-    both test and another split is an error, as is a group; in both train and val it is a warning, as is a
-    copy within a split. With `on_bad_image="skip"` a missing or unreadable image is a warning, and the rest
-    is judged as if it were not there; `drop_bad` then leaves it out. Without `look_at_images` only the
-    table is checked.
+    Images are compared by their pixels, so that a copy without loss is found, and by thumbnails. With
+    `on_bad_image="skip"` a bad image is a warning, and the rest is judged as if it were not there.
     """
     reading = dataset if isinstance(dataset, Reading) else Reading(dataset)
     data = reading.dataset
@@ -228,7 +200,9 @@ def check_dataset(
     if not look_at_images:
         return _sorted([*found, *structure_findings(data)])
     contents = _read_contents(data, workers, on_progress)
-    if _are_names(contents):
+    # Whether a table lists slides or tiles by name, whose features another tool computed.
+    are_files = (path.suffix.lower() in IMAGE_SUFFIXES for path in contents)
+    if contents and not any(are_files) and {each.error for each in contents.values()} == {_MISSING}:
         message = (
             "the images are not files: checked as slides or tiles by name, for `histobench run --features`"
         )
@@ -251,14 +225,6 @@ def check_dataset(
 
 def _sorted(found: Iterable[Finding], sizes: Mapping[tuple[int, int], int] | None = None) -> Findings:
     return Findings(tuple(sorted(found, key=lambda each: KINDS.index(each.kind))), dict(sizes or {}))
-
-
-def _are_names(contents: Mapping[Path, _Content]) -> bool:
-    """Whether a table lists slides or tiles by name, whose features another tool computed."""
-    return bool(contents) and not any(
-        content.error != _MISSING or path.suffix.lower() in IMAGE_SUFFIXES
-        for path, content in contents.items()
-    )
 
 
 def structure_findings(dataset: RoiDataset) -> list[Finding]:
@@ -286,7 +252,7 @@ def _set_findings(dataset: RoiDataset) -> Iterable[Finding]:
         yield Finding("warning" if sited else "error", "empty class", name, message)
         return
     counts = Counter(labels_of(dataset.splits.get("test", ())).tolist())
-    single = [_class_name(dataset, label) for label, count in sorted(counts.items()) if count == 1]
+    single = [classes[label] for label, count in sorted(counts.items()) if count == 1]
     if single:
         message = (
             f"{len(single)} of {len(classes)} classes have a single test image "
@@ -298,11 +264,8 @@ def _set_findings(dataset: RoiDataset) -> Iterable[Finding]:
 
 def copies_in(dataset: RoiDataset, copies: Sequence[Sequence[int]]) -> Iterator[str]:
     """What a run says of files with equal content, by their numbers: under two labels, twice in test."""
-    wanted, found = {row for rows in copies for row in rows}, dict[int, tuple[str, RoiImage]]()
-    if copies:
-        every = ((split, image) for split in SPLITS for image in dataset.splits.get(split, ()))
-        found = {row: pair for row, pair in enumerate(every) if row in wanted}
-    same = [[found[row] for row in rows] for rows in copies]
+    every = _all(dataset) if copies else []
+    same = [[every[row] for row in rows] for rows in copies]
     labels = [images for images in same if len({image.label for _, image in images}) > 1]
     if labels and dataset.target is None:
         names = " and ".join(image.name for _, image in labels[0][:2])
@@ -313,85 +276,34 @@ def copies_in(dataset: RoiDataset, copies: Sequence[Sequence[int]]) -> Iterator[
         yield f"copies among the test images: {extra}, each counted once more; intervals are too narrow"
 
 
-#: What patients, cases and slides are called in names of files, in the order of trust: a patient or case; an
-#: accession number or another beginning of letters and a number that many images share; a slide.
-_PATIENTS = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"(?:^|[_/ .-])((?:pat(?:ient)?|case)[ _-]?\d+|TCGA-\w\w-\w{4})(?=[_./ #()-])",
-        *(
-            r"/(?!(?:tiles?|im(?:g|age)|roi|patch|frame|crop|level|mag|slide)[ _-]?\d)"
-            rf"([A-Z]{{1,12}}-?\d{{2,}}{more})(?=[_ #()-])"
-            for more in (r"-\d{3,}", "")
-        ),
-        r"(?:^|[_/ .-])((?:slide|pt|p|s)[_ -]?\d+)(?=[_./ #()-])",
-    )
-)
-
-
 def _patient_findings(dataset: RoiDataset) -> Iterable[Finding]:
     """Patients that the names of files show, of images without groups."""
     images = _all(dataset)
     if any(image.group is not None for _, image in images):
         return
-    found = patients_in_names([f"{image.path.parent.name}/{image.path.name}" for _, image in images])
+    names = [f"{image.path.parent.name}/{image.path.name}" for _, image in images]
+    found = patients_in_names(names)
     if not found:
         return
     seen: dict[str, set[str]] = defaultdict(set)
     for patient, (split, _) in zip(found, images, strict=True):
         seen[patient].add(split)
-    first = all(
-        image.path.name.startswith(patient) for patient, (_, image) in zip(found, images, strict=True)
-    )
     both = sum("test" in splits and len(splits) > 1 for splits in seen.values())
     leak = f", {both} of them in test and in another split" if both else ""
     message = (
         f"file names show {len(seen)} patients or slides (such as {found[0]}){leak}, and no groups "
-        f"are known; give `group_regex` '{'^' if first else ''}{_regex_of(seen)}'"
+        f"are known; give `group_regex` '{regex_for(names)}'"
     )
     yield Finding("warning", "groups", dataset.name, message)
-
-
-def patients_in_names(names: Sequence[str]) -> list[str]:
-    """The patient, case or slide in each name (folder/file); empty unless every name shows one.
-
-    >>> patients_in_names(["a/case1_1.png", "a/case1_2.png", "b/case2_3.png"])
-    ['case1', 'case1', 'case2']
-    """
-    for pattern in _PATIENTS:
-        found = [match[1] for match in map(pattern.search, names) if match is not None]
-        is_named = pattern in (_PATIENTS[0], _PATIENTS[-1])
-        most = len(names) - 1 if is_named else len(names) // 3
-        if len(found) == len(names) and 1 < len(set(found)) <= most:
-            return found
-    return []
-
-
-def _regex_of(names: Iterable[str]) -> str:
-    """An expression that finds names like these.
-
-    >>> _regex_of(["patient_07"]), _regex_of(["LH-23-0451", "AB-22-1200"])
-    ('(patient_\\\\d+)', '(AB-\\\\d+-\\\\d+|LH-\\\\d+-\\\\d+)')
-    >>> _regex_of(["AB-1", "CD-2", "EF-3", "GH-4"])
-    '([A-Za-z]+-\\\\d+)'
-    """
-    shapes = {
-        r"TCGA-\w\w-\w{4}" if name.upper().startswith("TCGA") else re.sub(r"\d+", r"\\d+", name)
-        for name in names
-    }
-    if len(shapes) > 3:
-        shapes = {re.sub(r"(?<!\\)[A-Za-z]+", "[A-Za-z]+", shape) for shape in shapes}
-    return f"({'|'.join(sorted(shapes))})"
 
 
 def drop_bad(dataset: RoiDataset, findings: Findings) -> RoiDataset:
     """The dataset without the images that are missing or unreadable."""
     bad = {finding.image for finding in findings.bad_images}
-    splits = {
-        split: tuple(image for image in images if image not in bad)
-        for split, images in dataset.splits.items()
+    kept = {
+        split: tuple(each for each in images if each not in bad) for split, images in dataset.splits.items()
     }
-    return replace(dataset, splits=splits)
+    return replace(dataset, splits=kept)
 
 
 def _all(dataset: RoiDataset) -> list[tuple[str, RoiImage]]:
@@ -402,12 +314,11 @@ def _read_contents(
     dataset: RoiDataset, workers: int | None, on_progress: Callable[[int, int], None] | None
 ) -> dict[Path, _Content]:
     paths = list(dict.fromkeys(image.path for _, image in _all(dataset)))
-    known: dict[bytes, _Content] = {}  # by digest of the file, so that a plain copy is decoded once
     contents: dict[Path, _Content] = {}
     # Threads are enough: Pillow and hashlib release the interpreter lock while they work.
     pool = ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1))
     try:
-        for path, content in zip(paths, pool.map(lambda path: _content(path, known), paths), strict=True):
+        for path, content in zip(paths, pool.map(_content, paths), strict=True):
             contents[path] = content
             if on_progress is not None:
                 on_progress(len(contents), len(paths))
@@ -417,42 +328,24 @@ def _read_contents(
     return contents
 
 
-def _content(path: Path, known: dict[bytes, _Content]) -> _Content:
+def _content(path: Path) -> _Content:
     try:
-        data = locate(path).read()
+        image = open_rgb(locate(path).read(), name=str(path))
     except FileNotFoundError:
         return _Content(error=_MISSING)
     except (OSError, HistobenchError) as error:
-        return _Content(error=getattr(error, "strerror", None) or str(error))
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    if digest in known:
-        return known[digest]
-    try:
-        image = open_rgb(data, name=str(path))
-    except HistobenchError as error:
-        return _Content(error=str(error).removeprefix(f"{path}: "))
-    size = f"{image.width}x{image.height}:".encode()
-    content = _Content(
-        hashlib.blake2b(size + image.tobytes(), digest_size=16).digest(),
-        image.size,
-        thumb=thumbnail(image),
-        note=str(image.info.get(NOTE, "")),
-    )
-    known[digest] = content
-    return content
+        return _Content(error=getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: "))
+    pixels = hashlib.blake2b(f"{image.width}x{image.height}:".encode() + image.tobytes(), digest_size=16)
+    return _Content(pixels.digest(), image.size, None, thumbnail(image), str(image.info.get(NOTE, "")))
 
 
 def _image_findings(dataset: RoiDataset, contents: Mapping[Path, _Content], level: str) -> Iterable[Finding]:
     for _, image in _all(dataset):
-        error = contents[image.path].error
-        if error is None:
-            continue
         place = "" if image.origin == str(image.path) else f"{image.path}: "
-        if error != _MISSING:
+        if (error := contents[image.path].error) == _MISSING:
+            yield Finding(level, "missing file", image.origin, f"{image.path} does not exist", image)
+        elif error is not None:
             yield Finding(level, "unreadable image", image.origin, f"{place}{error}", image)
-        else:
-            hint = _elsewhere(image)
-            yield Finding(level, "missing file", image.origin, f"{image.path} does not exist{hint}", image)
 
 
 def _mask_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
@@ -468,26 +361,8 @@ def _mask_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> It
             yield Finding("error", "unreadable image", image.origin, str(error))
 
 
-def _elsewhere(image: RoiImage) -> str:
-    """Whether the path would have been right if read in another way."""
-    listing_file = Path(image.origin.rpartition(":")[0])
-    try:
-        written = image.path.relative_to(listing_file.parent)
-    except ValueError:
-        return ""
-    if written.exists():
-        return " (paths are relative to the CSV, but it is there relative to the current folder)"
-    if "\\" in str(written) and (listing_file.parent / str(written).replace("\\", "/")).exists():
-        return " (it is there with / in place of \\)"
-    return ""
-
-
 def _label_findings(dataset: RoiDataset) -> Iterable[Finding]:
     counts = Counter((split, image.label) for split, image in _all(dataset))
-    for _, image in _all(dataset):
-        if not 0 <= image.label < len(dataset.classes):
-            message = f"label {image.label} is outside the class map (ids 0 to {len(dataset.classes) - 1})"
-            yield Finding("error", "label", image.origin, message)
     present = [split for split in SPLITS if dataset.splits.get(split)]
     for label, name in enumerate(dataset.classes):
         lacking = [split for split in present if not counts[split, label]]
@@ -512,7 +387,7 @@ def _group_findings(dataset: RoiDataset) -> Iterable[Finding]:
         if image.group is not None:
             groups[image.group][split].append(image)
     for group, members in groups.items():
-        for one, two in combinations([split for split in SPLITS if split in members], 2):
+        for one, two in combinations(members, 2):
             first, second = members[one][0], members[two][0]
             message = (
                 f"group {group!r} is in {one} and in {two} ({second.origin}); "
@@ -529,7 +404,7 @@ def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
     images = dataset.splits.get("test", ()) if dataset.target is None else ()
     found = single_group_classes(labels_of(images).tolist(), groups_of(images))
     if found:
-        listed = ", ".join(f"{_class_name(dataset, label)} ({group})" for label, group, _ in found)
+        listed = ", ".join(f"{dataset.classes[label]} ({group})" for label, group, _ in found)
         what = "class has" if len(found) == 1 else "classes have"
         message = (
             f"{len(found)} {what} test images of one group only: {listed}; their numbers, and every mean "
@@ -539,15 +414,15 @@ def _thin_findings(dataset: RoiDataset) -> Iterable[Finding]:
 
 
 def _near_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
-    known = [(split, image, contents[image.path]) for split, image in _all(dataset)]
-    shown = [(split, image, content) for split, image, content in known if content.thumb is not None]
+    shown = [(split, image) for split, image in _all(dataset) if contents[image.path].error is None]
+    known = [contents[image.path] for _, image in shown]
     pairs = near_duplicates(
-        [content.thumb for _, _, content in shown if content.thumb is not None],
-        [split for split, _, _ in shown],
-        [content.pixels for _, _, content in shown],
+        [content.thumb for content in known if content.thumb is not None],
+        [split for split, _ in shown],
+        [content.pixels for content in known],
     )
     for i, j in pairs:
-        (one, first, _), (two, second, _) = shown[i], shown[j]
+        (one, first), (two, second) = shown[i], shown[j]
         message = (
             f"{first.name} in {one} looks like {second.name} in {two} ({second.origin}): "
             "saved again, resized or retouched?"
@@ -557,26 +432,22 @@ def _near_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> It
 
 def _unusual_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
     odd = []
-    images = list(_all(dataset))
-    for _, image in images:
+    for _, image in _all(dataset):
         content = contents[image.path]
         short, long = min(content.size), max(content.size)
+        what = f"{image.name} is {content.size[0]} x {content.size[1]} pixels"
         if content.error is None and (short < _SHORTEST_SIDE or long > _LONGEST_STRIP * short):
-            message = f"{image.name} is {content.size[0]} x {content.size[1]} pixels: is this a tissue tile?"
+            message = f"{what}: is this a tissue tile?"
             odd.append(Finding("warning", "unusual image", image.origin, message))
-        elif content.error is None and short * long > _MOST_PIXELS:
-            message = (
-                f"{image.name} is {content.size[0]} x {content.size[1]} pixels: encoders see it reduced to "
-                "some hundred pixels; cut it into tiles?"
-            )
+        elif short * long > _MOST_PIXELS:
+            message = f"{what}: encoders see it reduced to some hundred pixels; cut it into tiles?"
             yield Finding("warning", "unusual image", image.origin, message)
         if content.note:
             yield Finding("warning", "unusual image", image.origin, f"{image.name}: {content.note}")
     if len(odd) > _LISTED:
-        many = f"{len(odd)} of {len(images)} images are very small or narrow strips; the first: "
-        yield Finding("warning", "unusual image", odd[0].origin, f"{many}{odd[0].message}")
-    else:
-        yield from odd
+        many = f"{len(odd)} of {len(_all(dataset))} images are very small or narrow strips; the first: "
+        odd = [replace(odd[0], message=f"{many}{odd[0].message}")]
+    yield from odd
 
 
 def _content_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) -> Iterable[Finding]:
@@ -585,8 +456,7 @@ def _content_findings(dataset: RoiDataset, contents: Mapping[Path, _Content]) ->
         if contents[image.path].error is None:
             same[contents[image.path].pixels].append((split, image))
     for members in same.values():
-        if len(members) > 1:
-            yield from _copies(dataset, members)
+        yield from _copies(dataset, members)
 
 
 def _copies(dataset: RoiDataset, members: list[tuple[str, RoiImage]]) -> Iterable[Finding]:
@@ -594,25 +464,20 @@ def _copies(dataset: RoiDataset, members: list[tuple[str, RoiImage]]) -> Iterabl
     by_split: dict[str, list[RoiImage]] = defaultdict(list)
     for split, image in members:
         by_split[split].append(image)
-    for one, two in combinations([split for split in SPLITS if split in by_split], 2):
+    for one, two in combinations(by_split, 2):
         first, second = by_split[one][0], by_split[two][0]
         message = f"{first.name} in {one} is the same image as {second.name} in {two} ({second.origin})"
         yield Finding(_level(one, two), "image in two splits", first.origin, message)
     for split, images in by_split.items():
         for copy in images[1:]:
-            first = images[0]
-            message = f"{copy.name} is the same image as {first.name} in {split} ({first.origin})"
+            message = f"{copy.name} is the same image as {images[0].name} in {split} ({images[0].origin})"
             yield Finding("warning", "double image", copy.origin, message)
     first = members[0][1]
     for _, image in members[1:]:
         if image.label != first.label:
-            one, two = (_class_name(dataset, label) for label in (image.label, first.label))
+            one, two = (dataset.classes[each.label] for each in (image, first))
             message = f"{image.name} is labeled {one}, but the same image is labeled {two} ({first.origin})"
             yield Finding("warning", "double image", image.origin, message)
-
-
-def _class_name(dataset: RoiDataset, label: int) -> str:
-    return dataset.classes[label] if 0 <= label < len(dataset.classes) else str(label)
 
 
 def _level(one: str, two: str) -> str:

@@ -39,13 +39,9 @@ def read_class_map(path: str | Path) -> tuple[str, ...]:
             raise HistobenchError(
                 f"{path}:{line}: class {name!r} has the id of line {first_line[identity]}, {identity}"
             )
-    for line, identity, name in named:
-        if identity >= len(named):
-            missing = min(set(range(len(named))) - {each for _, each, _ in named})
-            raise HistobenchError(
-                f"{path}:{line}: class {name!r} has id {identity}, but ids must be consecutive from 0 "
-                f"and {missing} is missing"
-            )
+    missing = sorted(set(range(len(named))) - {identity for _, identity, _ in named})
+    if missing:
+        raise HistobenchError(f"{path}: ids must be consecutive from 0, but {missing[0]} is missing")
     return tuple(name for _, _, name in sorted(named, key=lambda entry: entry[1]))
 
 
@@ -60,8 +56,7 @@ def _form_of(lines: Lines) -> str | None:
     """The form that most lines have, so that one slip is an error and not a class called 'TUM,2a'."""
     matches = {form: [p.fullmatch(line) for _, line in lines] for form, p in _FORMS.items()}
     for form, found in matches.items():
-        ids = sorted(int(match["id"]) for match in found if match)
-        if ids == list(range(len(lines))):
+        if sorted(int(match["id"]) for match in found if match) == list(range(len(lines))):
             return form
     form, found = max(matches.items(), key=lambda item: sum(map(bool, item[1])))
     return form if 2 * sum(map(bool, found)) >= len(lines) else None
@@ -77,8 +72,6 @@ def _parse(path: Path, lines: Lines, form: str) -> list[tuple[int, int, str]]:
     return named
 
 
-# Labels as people write them: ids, float-looking ids such as 8.0, or class names.
-
 log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,2})?")
 _LARGEST_ID = 9_999
@@ -87,11 +80,7 @@ _MOST_NUMBERS = 20
 
 
 def label_id(text: str) -> int | None:
-    """The id in a label's text, or None when the text is not a whole number.
-
-    >>> label_id("8.0"), label_id("TUM"), label_id("8.5")
-    (8, None, None)
-    """
+    """The id in a label's text, or None when the text is not a whole number."""
     if not _NUMBER.fullmatch(text):
         return None
     number = float(text)
@@ -99,22 +88,12 @@ def label_id(text: str) -> int | None:
 
 
 def is_fraction(text: str) -> bool:
-    """Whether a label's text is a number, but no whole one.
-
-    >>> is_fraction("1.5"), is_fraction("8.0"), is_fraction("TUM")
-    (True, False, False)
-    """
+    """Whether a label's text is a number, but no whole one."""
     return _NUMBER.fullmatch(text) is not None and label_id(text) is None
 
 
 def classes_of(texts: Sequence[str], *, column: str = "label", count: int | None = None) -> tuple[str, ...]:
-    """The classes of a dataset without a class map: sorted names, or the ids up to the largest as names.
-
-    `count` is the number of labels where `texts` are the different ones only.
-
-    >>> classes_of(["TUM", "ADI", "TUM"]), classes_of(["2.0", "0"])
-    (('ADI', 'TUM'), ('0', '1', '2'))
-    """
+    """The classes without a class map: sorted names, or the ids up to the largest; of `count` labels."""
     _check_categories(texts, column, len(texts) if count is None else count)
     found = [label_id(text) for text in texts]
     ids = [identity for identity in found if identity is not None]
@@ -145,8 +124,7 @@ def _check_categories(texts: Sequence[str], column: str, count: int) -> None:
 def label_reader(texts: Sequence[str], classes: Sequence[str]) -> Callable[[str], int]:
     """A function from a label's text to its id; it raises for a label outside the class map.
 
-    A whole number is an id. Only where classes are named by numbers ("3", "4", "5" for grades) and the
-    labels cannot be ids but are all names, they are read as names.
+    A whole number is an id, unless the labels cannot be ids but are all names ("3", "4", "5" for grades).
     """
     ids = {name: identity for identity, name in enumerate(classes)}
     known = range(len(classes))
@@ -166,11 +144,7 @@ def label_reader(texts: Sequence[str], classes: Sequence[str]) -> Callable[[str]
 
 
 def one_label_each(owners: Iterable[str], labels: Iterable[int], classes: Sequence[str]) -> dict[str, int]:
-    """The label of every patient, in their order, from the patient and label of each image; two are an error.
-
-    >>> one_label_each(["p", "q", "p"], [1, 0, 1], ["no", "yes"])
-    {'p': 1, 'q': 0}
-    """
+    """The label of every patient, in their order, from patient and label of each image; two are an error."""
     first: dict[str, int] = {}
     two: dict[str, int] = {}
     for owner, label in zip(owners, labels, strict=True):

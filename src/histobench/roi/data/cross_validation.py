@@ -1,8 +1,4 @@
-"""Repeated cross-validation: whole groups, balanced classes, the same folds whatever the encoder.
-
-One split is one draw: another patient in the test set can turn a ranking around. Folds are drawn again and
-again, so that the spread over splits can be seen.
-"""
+"""Repeated cross-validation: whole groups, balanced classes, the same folds whatever the encoder."""
 
 from __future__ import annotations
 
@@ -33,11 +29,7 @@ class Split:
 
     @property
     def name(self) -> str:
-        """The split's folder.
-
-        >>> Split(1, 2, np.array([0]), np.array([1])).name
-        'repeat-01_fold-02'
-        """
+        """The split's folder."""
         return f"repeat-{self.repeat:02d}_fold-{self.fold:02d}"
 
 
@@ -46,9 +38,7 @@ def splits_of(
 ) -> list[Split]:
     """Every split of the scheme; each image is tested once in every repeat.
 
-    Whole groups (patients, slides; "" for an image that is a group of its own) go into one fold, and classes
-    are spread over the folds as evenly as that allows. The outcome depends on names, labels, groups and
-    seed, not on the order of the images.
+    A group "" is an image of its own. The outcome does not depend on the order of the images.
     """
     order = np.array(sorted(range(len(labels)), key=lambda row: (names[row], int(labels[row]), row)))
     keys = [
@@ -73,11 +63,7 @@ def splits_of(
 
 
 def given_splits(folds: Sequence[str]) -> list[Split]:
-    """The splits that a task folder gives: of every image [n] a letter per fold (t train, v val, e test).
-
-    >>> [split.test.tolist() for split in given_splits(["te", "et", "tt"])]
-    [[1], [0]]
-    """
+    """The splits that a task folder gives: of every image [n] a letter per fold (t train, v val, e test)."""
     letters = np.array([list(text) for text in folds])
     places = [{part: np.flatnonzero(column == part) for part in "tve"} for column in letters.T]
     return [Split(k + 1, 1, place["t"], place["e"], place["v"]) for k, place in enumerate(places)]
@@ -118,8 +104,7 @@ def _greedy(counts: NDArray[np.float64], folds: int, rng: np.random.Generator) -
     fold = np.empty(len(counts), dtype=np.int64)
     for unit in rng.permutation(len(counts)):
         gain = (lacking**2).sum(axis=1) - ((lacking - normal[unit]) ** 2).sum(axis=1)
-        equal = np.flatnonzero(gain >= gain.max() - 1e-12)
-        chosen = int(rng.choice(equal))
+        chosen = int(rng.choice(np.flatnonzero(gain >= gain.max() - 1e-12)))
         lacking[chosen] -= normal[unit]
         fold[unit] = chosen
     return fold

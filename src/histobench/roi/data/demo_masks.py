@@ -20,10 +20,7 @@ _COLORS = np.array([[243, 240, 244], [226, 168, 196], [150, 92, 160]], dtype=np.
 def draw_mask_tiles(
     folder: Path, *, n_train: int = 12, n_test: int = 6, n_tiles: int = 3, size: int = 224, seed: int = 0
 ) -> Path:
-    """Write tiles, masks, `classes.json` and the table `glands.csv` of so many patients.
-
-    Patients differ in their stain, glands in size and place; the outermost pixels are marked as ignored.
-    """
+    """Write tiles, masks, `classes.json` and the table `glands.csv` of so many patients."""
     rows = []
     for patient in range(n_train + n_test):
         rng = np.random.default_rng([seed, patient])

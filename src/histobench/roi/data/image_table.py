@@ -1,14 +1,13 @@
-"""The one table that every reader fills: typed columns, a row of which is an image.
+"""The one table that every reader fills: packed typed columns, a row of which is an image.
 
-Columns are packed, so that ten million images need less than a gigabyte; a `RoiImage` is made when a row is
-looked at. A split is a view of the table: the numbers of its rows.
+Ten million images need less than a gigabyte. A split is a view of the table: the numbers of its rows.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.data.sites import Place, Sites
+from histobench.roi.data.sites import NUMBERS, PLACE_COLUMNS, Place, Sites
 
 Rows = NDArray[np.int32]
 #: A table of at most so many rows keeps its images: they are looked at again and again.
@@ -28,8 +27,6 @@ class RoiImage(NamedTuple):
     """One labelled tissue region. `origin` is where it was listed, for error messages ("file.csv:12").
 
     `group` is the patient or slide; `sites` are named columns beside it, such as hospital and scanner.
-    `target` are the numbers that are predicted where it is not the class, `mask` the file of the class of
-    every pixel.
     """
 
     path: Path
@@ -72,11 +69,10 @@ class Categories(Sequence[str | None]):
         if text is None:
             self._codes.append(-1)
             return
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self.names)
+        if text not in self._numbers:
+            self._numbers[text] = len(self.names)
             self.names.append(text)
-        self._codes.append(number)
+        self._codes.append(self._numbers[text])
 
     @property
     def codes(self) -> NDArray[np.int32]:
@@ -104,8 +100,7 @@ class ImageColumns:
     sites: dict[str, Categories] = field(default_factory=dict)
     target: array[float] = field(default_factory=lambda: array("d"))
     width: int = 0  # numbers per row of the target
-    coords: array[float] = field(default_factory=lambda: array("d"))
-    slides: Categories = field(default_factory=Categories)
+    places: dict[str, Any] = field(default_factory=dict)  # a column for each field of a place, up to the last
     masks: Texts = field(default_factory=Texts)  # empty where no image has one
     labels: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     by_path: bool = False  # names are paths: file names are not unique
@@ -131,13 +126,14 @@ class ImageColumns:
                 self.sites[name] = Categories(len(self))
         for name, column in self.sites.items():
             column.append(sites.get(name, ""))
-        if place is not None:
-            missing = 2 * len(self) - len(self.coords)
-            self.coords.extend([np.nan] * missing)
-            for _ in range(missing // 2):
-                self.slides.append(None)
-            self.coords.extend((place.x, place.y))
-            self.slides.append(place.slide)
+        if place is not None and place.known:
+            if not self.places:
+                self.places = {
+                    name: array("d") if name in NUMBERS else Categories() for name in PLACE_COLUMNS
+                }
+            for each in (*[Place()] * (len(self) - len(self.places["x"])), place):
+                for column, value in zip(self.places.values(), each, strict=True):
+                    column.append(value)
         self.written.append(path)
         self.lines.append(line)
         self.splits.append(split)
@@ -159,42 +155,42 @@ class ImageColumns:
     def image(self, row: int) -> RoiImage:
         written, path = self.written[row], self.path(row)
         place = None
-        if 2 * row < len(self.coords) and (slide := self.slides[row]) is not None:
-            place = Place(self.coords[2 * row], self.coords[2 * row + 1], slide)
+        if self.places and row < len(self.places["x"]):
+            place = Place(*(column[row] for column in self.places.values()))
         return RoiImage(
             path,
             int(self.labels[row]),
             written if self.by_path else file_name(written),
-            str(path) if self.origin is None else self.origin(self.lines[row]),
+            self.row_origin(row),
             self.groups[row],
             tuple((name, column[row] or "") for name, column in self.sites.items()),
             tuple(self.target[self.width * row : self.width * (row + 1)]),
-            place,
+            place if place is not None and place.known else None,
             self._located(self.masks[row]) if len(self.masks) else None,
         )
 
     def same_names(self) -> bool:
-        count = len(self)
-        names = np.fromiter((hash(file_name(text)) for text in self.written), np.int64, count)
-        order = np.argsort(names, kind="stable")
-        ties = np.flatnonzero(names[order][1:] == names[order][:-1])
-        return any(
-            self.written[first] != self.written[second]
-            and file_name(self.written[first]) == file_name(self.written[second])
-            for first, second in zip(order[ties].tolist(), order[ties + 1].tolist(), strict=True)
-        )
+        """Whether two images have the same file name."""
+        alike = _likely_equal(map(file_name, self.written), len(self))
+        found = ({self.written[row] for row in rows} for rows in alike)
+        return any(len(set(map(file_name, paths))) < len(paths) for paths in found)
 
     def repeated(self) -> Iterator[list[int]]:
         """The rows of every path that is listed more than once, in their order."""
-        hashes = np.fromiter(map(hash, self.written), np.int64, len(self))
-        order = np.argsort(hashes, kind="stable")
-        bounds = np.flatnonzero(np.concatenate([[True], hashes[order][1:] != hashes[order][:-1], [True]]))
-        for start in np.flatnonzero(np.diff(bounds) > 1).tolist():
-            rows = order[bounds[start] : bounds[start + 1]].tolist()
+        for rows in _likely_equal(self.written, len(self)):
             by_path: dict[str, list[int]] = {}
             for row in rows:
                 by_path.setdefault(self.written[row], []).append(row)
             yield from (same for same in by_path.values() if len(same) > 1)
+
+
+def _likely_equal(texts: Iterable[str], count: int) -> Iterator[list[int]]:
+    """The numbers of texts with equal hashes, in their order, without a copy of the texts."""
+    hashes = np.fromiter(map(hash, texts), np.int64, count)
+    order = np.argsort(hashes, kind="stable")
+    bounds = np.flatnonzero(np.concatenate([[True], hashes[order][1:] != hashes[order][:-1], [True]]))
+    for start in np.flatnonzero(np.diff(bounds) > 1).tolist():
+        yield order[bounds[start] : bounds[start + 1]].tolist()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -234,7 +230,6 @@ class ImageTable(Sequence[RoiImage]):
         return f"<{len(self):,} images>"
 
     def path(self, row: int) -> Path:
-        """The path of an image."""
         return self.columns.path(int(self.rows[row]))
 
     def take(self, rows: NDArray[np.int64]) -> ImageTable:

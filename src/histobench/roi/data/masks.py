@@ -18,20 +18,17 @@ from histobench.roi.data.image_table import ImageColumns
 from histobench.roi.data.roi_dataset import SPLITS, Reading
 from histobench.roi.data.split import SPLIT_WORDS
 from histobench.roi.data.table_reader import Collected, Wanted
-from histobench.roi.data.targets import BACKGROUND, IGNORE, TargetColumns
+from histobench.roi.data.targets import IGNORE, TargetColumns
+from histobench.roi.task_catalogue import BACKGROUND
 
 Codes = tuple[tuple[int, str], ...]
-#: The file beside a table, or in a folder, that says which code is which class.
 CLASSES = "classes.json"
 #: The class id of pixels that do not count: those of the class "ignore", and padding.
 IGNORED = 255
 
 
 def read_codes(said: str | None, source: Path) -> Codes:
-    """The class of each code, from `0:background,1:tumor,255:ignore` or a JSON file of the same.
-
-    Without it `classes.json` is read, beside the table or in the folder. Codes may share a class.
-    """
+    """The class of each code, from `0:background,1:tumor,255:ignore` or JSON, else from `classes.json`."""
     if said and not said.endswith(".json"):
         where = "`mask_classes`"
         pairs = [part.partition(":")[::2] for part in said.split(",") if part.strip()]

@@ -1,8 +1,6 @@
 """Copies that were saved again, resized or lightly retouched: the same picture in other bytes.
 
-Every image is kept as a grey thumbnail of 24 x 24. Candidates share a part of a hash of its brightness
-differences; of these, pairs whose thumbnails agree nearly everywhere are near-duplicates. Images without
-structure (background, fat seen from afar) look alike without being copies, and are not compared.
+Candidates share a part of a hash of a grey thumbnail; images without structure are not compared.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ SIDE = 24
 _LEAST_SPREAD = 3.0
 #: How alike two thumbnails of one picture are, as a correlation; different fields of one tissue stay below.
 _ALIKE = 0.97
-#: Bits of a hash that candidates must share, and how many such parts there are. With more bits fewer pictures
-#: share a part by chance, which is what a large dataset pays for; copies share one of twelve as often.
+#: Bits of a hash that candidates must share, and how many such parts there are.
 _BAND, _BANDS = 20, 12
 #: Candidates of one image in one band that are looked at; more are a sign of tiles without structure.
 _MOST = 16
@@ -33,8 +30,7 @@ Thumb = NDArray[np.uint8]  # [SIDE, SIDE]
 
 def thumbnail(image: Image.Image) -> Thumb:
     """The picture in little: grey and smoothed, so that sizes and codings make no difference."""
-    small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return np.asarray(small.convert("L"), dtype=np.uint8)
+    return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR).convert("L"), dtype=np.uint8)
 
 
 def near_duplicates(
@@ -78,8 +74,7 @@ def near_duplicates(
 class _Thumbnails:
     """Thumbnails [n, SIDE, SIDE] with what it takes to tell most pairs apart at a glance.
 
-    Of two vectors of length 1, a . b is at most Pa . Pb + |a - Pa| |b - Pb|, where P takes means over cells:
-    16 numbers in place of 576, and a pair that falls short of `_ALIKE` by them falls short of it.
+    Of vectors of length 1, a . b is at most Pa . Pb + |a - Pa| |b - Pb|, where P takes means over cells.
     """
 
     def __init__(self, pictures: NDArray[np.uint8]) -> None:

@@ -1,7 +1,6 @@
-"""Plain JPEG files decoded straight into an array, with the pixels that Pillow gives: no copy on the way.
+"""Plain JPEG files decoded straight into an array, with the pixels that Pillow gives.
 
-Whatever is not plain is left to `open_rgb`: files that are damaged or cut short, turned by EXIF, in other
-colour spaces or samplings, with several images, or not of the array's size.
+Whatever is not plain (damaged, turned by EXIF, other samplings or sizes) is left to `open_rgb`.
 """
 
 from __future__ import annotations

@@ -12,16 +12,10 @@ from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.plain_data import read_json, read_yaml
 from histobench.roi.data.tables import read_text
 
-#: Where the class name goes in a template.
-PLACEHOLDERS = ("CLASSNAME", "{}")
-
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of every class, arranged as `texts[class][template][synonym]`.
-
-    Plain prompt files have the single template `{}`: their lines are complete prompts.
-    """
+    """The prompts of every class, arranged as `texts[class][template][synonym]`."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...]
@@ -47,9 +41,7 @@ class Prompts:
 def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
     """The prompts of `classes` from a text file (one line per class), or YAML/JSON (names x templates).
 
-    YAML and JSON: `{"templates": ["a photo of CLASSNAME", ...], "classes": {"TUM": ["tumour", ...], ...}}`,
-    with `CLASSNAME` or `{}` as the place of the name. Files of the CONCH repository, which hold numbered
-    sets of `classnames` and `templates`, are read too.
+    `CLASSNAME` or `{}` is the place of the name. Numbered sets, as of the CONCH repository, are read too.
     """
     path = Path(path)
     text = read_text(path, what="prompt file")
@@ -65,32 +57,28 @@ def read_prompts(path: str | Path, classes: Sequence[str]) -> Prompts:
 
 def _from_lines(path: Path, text: str, classes: tuple[str, ...]) -> Prompts:
     lines = [
-        (number, line.strip())
-        for number, line in enumerate(re.split(r"\r\n|\n|\r", text), start=1)
+        line.strip()
+        for line in re.split(r"\r\n|\n|\r", text)
         if line.strip() and not line.lstrip().startswith("#")
     ]
-    if len(lines) < len(classes):
+    if len(lines) != len(classes):
         raise HistobenchError(
-            f"{path} has {len(lines)} prompts for {len(classes)} classes; "
-            f"the first class without one is {classes[len(lines)]!r} (one line per class, in class map order)"
+            f"{path} has {len(lines)} prompts for {len(classes)} classes: one per line, in class map order"
         )
-    if len(lines) > len(classes):
-        number, line = lines[len(classes)]
-        raise HistobenchError(
-            f"{path}:{number}: prompt {len(classes) + 1} of {len(lines)} for {len(classes)} classes; "
-            f"{line!r} belongs to none (one line per class, in class map order)"
-        )
-    return Prompts(classes, ("{}",), tuple(((line,),) for _, line in lines))
+    return Prompts(classes, ("{}",), tuple(((line,),) for line in lines))
 
 
 def _from_mapping(path: Path, value: Any, classes: tuple[str, ...]) -> Prompts:
     templates: list[str] = []
     rows: list[list[tuple[str, ...]]] = [[] for _ in classes]
     for where, prompt_set in _prompt_sets(path, value):
-        set_templates = _templates(path, where, prompt_set)
-        names = _synonyms(path, where, prompt_set, classes)
+        set_templates = _strings(path, f"{where}templates", prompt_set.get("templates", ["{}"]))
+        for template in set_templates:
+            if not any(placeholder in template for placeholder in ("CLASSNAME", "{}")):
+                what = f"{template!r} has no place for the class name (CLASSNAME or {{}})"
+                raise HistobenchError(f"{path}: {where}templates: {what}")
         templates += set_templates
-        for label, synonyms in enumerate(names):
+        for label, synonyms in enumerate(_synonyms(path, where, prompt_set, classes)):
             rows[label] += [tuple(_fill(template, name) for name in synonyms) for template in set_templates]
     return Prompts(classes, tuple(templates), tuple(map(tuple, rows)))
 
@@ -107,19 +95,6 @@ def _prompt_sets(path: Path, value: Any) -> list[tuple[str, Mapping[Any, Any]]]:
     return [("", {"classes": value})]
 
 
-def _templates(path: Path, where: str, prompt_set: Mapping[Any, Any]) -> list[str]:
-    templates = _strings(path, f"{where}templates", prompt_set.get("templates", ["{}"]))
-    for template in templates:
-        if not any(placeholder in template for placeholder in PLACEHOLDERS):
-            raise HistobenchError(
-                f"{path}: {where}templates: {template!r} has no place for the class name (CLASSNAME or {{}})"
-            )
-    if len(set(templates)) < len(templates):
-        double = next(template for template in templates if templates.count(template) > 1)
-        raise HistobenchError(f"{path}: {where}templates: {double!r} is listed twice")
-    return templates
-
-
 def _synonyms(
     path: Path, where: str, prompt_set: Mapping[Any, Any], classes: tuple[str, ...]
 ) -> list[list[str]]:
@@ -128,11 +103,11 @@ def _synonyms(
     if not isinstance(named, Mapping):
         raise HistobenchError(f"{path}: {where}{key} must map each class name to its synonyms")
     by_name = {str(name): value for name, value in named.items()}
-    unknown = [name for name in by_name if name not in classes]
-    if unknown:
-        raise HistobenchError(
-            f"{path}: {where}{key}: {unknown[0]!r} is not a class; {did_you_mean(unknown[0], classes)}"
-        )
+    for name in by_name:
+        if name not in classes:
+            raise HistobenchError(
+                f"{path}: {where}{key}: {name!r} is not a class; {did_you_mean(name, classes)}"
+            )
     missing = [name for name in classes if name not in by_name]
     if missing:
         raise HistobenchError(f"{path}: {where}{key}: no prompts for class {', '.join(map(repr, missing))}")
@@ -141,11 +116,9 @@ def _synonyms(
 
 def _strings(path: Path, where: str, value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, Sequence) or not values:
+    is_list = isinstance(values, list) and len(values) > 0
+    if not is_list or not all(isinstance(text, str) and text.strip() for text in values):
         raise HistobenchError(f"{path}: {where} must be a text or a list of texts")
-    for text in values:
-        if not isinstance(text, str) or not text.strip():
-            raise HistobenchError(f"{path}: {where}: expected a text, found {text!r}")
     return [text.strip() for text in values]
 
 

@@ -8,43 +8,33 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import regular
-from histobench.core.plain_data import parse_json
+from histobench.core.plain_data import read_json
 from histobench.roi.data.image_ref import IMAGE_SUFFIXES, SLIDE_SUFFIXES, TILING, tar_members
 from histobench.roi.data.image_table import ImageColumns
 from histobench.roi.data.roi_dataset import Problem, Reading
 from histobench.roi.data.sites import check_site_names, wanted_columns
-from histobench.roi.data.split import SPLIT_WORDS
+from histobench.roi.data.split import SPLIT_WORDS, regex_for
 from histobench.roi.data.table_reader import Collected, Wanted
 from histobench.roi.data.tables import COLUMNS
-
-# Datasets that are folders: one folder per class, with or without train/val/test above them.
 
 #: What file managers leave behind, besides everything that starts with a dot.
 _NOISE = frozenset({"thumbs.db", "desktop.ini", "__macosx", "ehthumbs.db", "@eadir", "icon\r"})
 
-#: Files of features that other tools write.
 _FEATURE_SUFFIXES = (".h5", ".hdf5", ".h5ad", ".pt", ".pth", ".npy", ".npz", ".parquet")
-#: Names that a message spells out before it only counts.
 _SHOWN = 4
 
 Found = tuple[str | None, str, str]  # split, class, path relative to the dataset's folder
 
-#: What a folder of `tree` can be.
 _TREE_WORDS = ("split", "class", "patient", "slide", "*")
 #: Folders that are called like this are no patients and no classes: magnifications, sizes.
 _SCALE = re.compile(r"\d+(\.\d+)?(x|px)", re.IGNORECASE)
 
 
 def scan_folder(path: str | Path, wanted: Wanted) -> Reading:
-    """Read a folder of class folders, or of train/val/test folders of class folders.
-
-    Class folders may have folders inside. Without `classes` the classes are the folder names, sorted.
-    The shares of `split` divide class folders that have no train/test above them, whole groups at a time.
-    """
+    """Read a folder of class folders, or of train/val/test folders of class folders."""
     root = Path(path)
     called = wanted.name or root.resolve().name
     if is_results(root):
@@ -97,18 +87,14 @@ def _asked_tree(
     _refuse_other_files(root)
     found: list[Found] = []
     names: dict[str, Path] = {}
-    for _, _, file in _classes_below(root, None, "", warnings)[0]:
+    for file in _images_below(root, root, warnings):
         parts = file.split("/")[:-1]
         if len(parts) < len(tree):
             raise HistobenchError(f"{root / file} is not below folders {'/'.join(tree)} (`tree`)")
-        word = None
-        if "split" in tree:
-            folder = parts[tree.index("split")]
-            word = SPLIT_WORDS.get(folder.lower())
-            if word is None:
-                raise HistobenchError(
-                    f"{root / file}: the folder {folder} is not train, val or test (`tree`)"
-                )
+        folder = parts[tree.index("split")] if "split" in tree else ""
+        word = SPLIT_WORDS.get(folder.lower())
+        if folder and word is None:
+            raise HistobenchError(f"{root / file}: the folder {folder} is not train, val or test (`tree`)")
         place = tree.index("class")
         found.append((word, parts[place], file))
         names.setdefault(parts[place], root.joinpath(*parts[: place + 1]))
@@ -146,7 +132,6 @@ def _tree(found: Sequence[Found]) -> list[str]:
     """What the folders are: classes, classes below patients, or patients below classes.
 
     A folder of a patient has a number in its name. Classes below patients come back below most of them.
-    Folders below both are those of slides.
     """
     start = ["split"] if any(word for word, _, _ in found) else []
     folders = {tuple(file.split("/")[len(start) : -1]) for _, _, file in found}
@@ -183,13 +168,15 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
         warnings.append(Problem(str(root / table), message))
     words = {folder: SPLIT_WORDS.get(folder.lower()) for folder in folders}
     if not any(words.values()):
+        images = _images_below(root, root, warnings)
         if not splitting:
+            regex = regex_for(["/".join(file.split("/")[-2:]) for file in images])
+            groups = f", and `group_regex` '{regex}' for the patients in the names of files" if regex else ""
             raise HistobenchError(
                 f"{root} has class folders ({_some(folders)}) but no train and test folders; "
-                "say how to split it: `split` 0.7/0.1/0.2, and `group_regex` '^(patient\\d+)_' if the "
-                "names of files start with the patient"
+                f"say how to split it: `split` 0.7/0.1/0.2{groups}"
             )
-        return _classes_below(root, None, "", warnings)
+        return [(None, file.split("/")[0], file) for file in images], {name: root / name for name in folders}
     odd = [folder for folder, word in words.items() if word is None]
     if odd:
         raise HistobenchError(
@@ -201,33 +188,29 @@ def _walk(root: Path, *, splitting: bool, warnings: list[Problem]) -> tuple[list
     found: list[Found] = []
     names: dict[str, Path] = {}
     for folder in folders:
-        images, classes = _classes_below(root / folder, words[folder], f"{folder}/", warnings)
-        found += images
-        names = classes | names
+        images = _images_below(root, root / folder, warnings)
+        found += [(words[folder], file.split("/")[1], file) for file in images]
+        names = {name: root / folder / name for name in _folders(root / folder)} | names
     return found, names
 
 
-def _classes_below(
-    folder: Path, split: str | None, prefix: str, warnings: list[Problem]
-) -> tuple[list[Found], dict[str, Path]]:
-    found: list[Found] = []
-    names = _folders(folder)
+def _images_below(root: Path, folder: Path, warnings: list[Problem]) -> list[str]:
+    """The paths, relative to `root`, of the images in the folders of a folder; others are warned of."""
+    found: list[str] = []
     stray = [entry for entry in _names_in(folder) if _is_image(entry) and not (folder / entry).is_dir()]
     if stray:
         warnings.append(Problem(str(folder), f"outside the class folders, left out: {_some(stray)}"))
-    for name in names:
+    for name in _folders(folder):
         others: list[str] = []
         for parent, below, files in os.walk(folder / name):
             below[:] = sorted(entry for entry in below if not _is_noise(entry))
-            inside = Path(parent).relative_to(folder).as_posix()
-            for file in sorted(entry for entry in files if not _is_noise(entry)):
-                if _is_image(file):
-                    found.append((split, name, f"{prefix}{inside}/{file}"))
-                else:
-                    others.append(file)
+            inside = Path(parent).relative_to(root).as_posix()
+            kept = sorted(entry for entry in files if not _is_noise(entry))
+            found += [f"{inside}/{file}" for file in kept if _is_image(file)]
+            others += [file for file in kept if not _is_image(file)]
         if others:
             warnings.append(Problem(str(folder / name), f"not images by name, left out: {_some(others)}"))
-    return found, {name: folder / name for name in names}
+    return found
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -257,13 +240,7 @@ def _is_slide(name: str) -> bool:
 
 def _some(names: Iterable[str]) -> str:
     names = list(names)
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + rest
-
-
-# Datasets in TAR shards of the WebDataset layout: `key.jpg` beside `key.cls` or `key.json`.
-
-_LABEL_KEYS = ("label", "cls", "class")
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def shards_in(folder: Path) -> list[Path]:
@@ -277,10 +254,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def scan_tar(source: str | Path, wanted: Wanted) -> Reading:
-    """Read one shard, or a folder of shards whose names or folders begin with train, val or test.
-
-    The label is the text of `key.cls`, or `label` in `key.json`, which may also hold a `group` and sites.
-    """
+    """Read one shard, or a folder of shards whose names or folders begin with train, val or test."""
     source = Path(source)
     check_site_names(wanted.site_columns)
     base = source if source.is_dir() else source.parent
@@ -288,7 +262,7 @@ def scan_tar(source: str | Path, wanted: Wanted) -> Reading:
     for shard in shards_in(source) if source.is_dir() else [source]:
         _add_samples(found, shard, base)
     if not len(found.columns) and not found.problems:
-        raise HistobenchError(f"{source} holds no images with labels (expected key.jpg beside key.cls)")
+        raise HistobenchError(f"{source} holds no images with labels (expected key.jpg next to key.cls)")
     return found.reading(source.stem)
 
 
@@ -301,6 +275,10 @@ def _add_samples(found: Collected, shard: Path, base: Path) -> None:
         if match and not match[1].rpartition("/")[2].startswith("."):
             by_key[match[1]][f".{match[2].lower()}"] = member
     split = _split_of(shard)
+    if split is None and found.wanted.split is None:
+        raise HistobenchError(
+            f"{shard}: the name does not begin with train, val or test; give `split` 0.7/0.1/0.2"
+        )
     with open(regular(shard), "rb") as handle:
 
         def text_of(member: str) -> str:
@@ -312,31 +290,18 @@ def _add_samples(found: Collected, shard: Path, base: Path) -> None:
             image = next((parts[suffix] for suffix in IMAGE_SUFFIXES if suffix in parts), None)
             if image is None:
                 continue
-            if split is None and found.wanted.split is None:
-                raise HistobenchError(
-                    f"{shard}: the name does not begin with train, val or test; give `split` 0.7/0.1/0.2"
-                )
-            about = _about(text_of(parts[".json"])) if ".json" in parts else {}
-            written = [str(about[key]) for key in _LABEL_KEYS if key in about]
+            where = str(shard / image)
+            about = read_json(text_of(parts[".json"]), where=where) if ".json" in parts else {}
+            about = about if isinstance(about, dict) else {}
+            said = {key.lower(): str(value) for key, value in about.items() if value is not None}
+            written = [said[key] for key in ("label", "cls", "class") if key in said]
             label = text_of(parts[".cls"]) if ".cls" in parts else next(iter(written), "")
             if not label:
-                message = "no label (expected .cls, or .json with 'label')"
-                found.report(0, message, origin=str(shard / image))
+                found.report(0, "no label (expected .cls, or .json with 'label')", origin=where)
                 continue
-            said = {str(key).lower(): value for key, value in about.items()}
-            group = next((said[name] for name in COLUMNS["group"] if said.get(name) not in (None, "")), None)
-            named = wanted_columns(said, found.wanted.site_columns)
-            sites = {name: "" if said[name] is None else str(said[name]) for name in named}
-            path = (shard / image).relative_to(base).as_posix()
-            found.add(0, split, path, label, None if group is None else str(group), sites)
-
-
-def _about(text: str) -> dict[str, Any]:
-    try:
-        value = parse_json(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+            group = next((said[name] for name in COLUMNS["group"] if said.get(name)), None)
+            sites = {name: said[name] for name in wanted_columns(said, found.wanted.site_columns)}
+            found.add(0, split, (shard / image).relative_to(base).as_posix(), label, group, sites)
 
 
 def _split_of(shard: Path) -> str | None:

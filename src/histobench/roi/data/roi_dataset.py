@@ -32,9 +32,6 @@ class RoiDataset:
         return all(group is not None for images in self.splits.values() for group in groups_of(images))
 
 
-# What is wrong with a dataset's files, collected so that everything is reported at once.
-
-#: How many problems a message spells out before it only counts.
 SHOWN = 20
 
 
@@ -83,13 +80,7 @@ def _told_once(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def listing(problems: Iterable[object], *, shown: int = SHOWN) -> str:
-    """One line per problem; after the first `shown` only their number.
-
-    >>> print(listing(["a.csv:2: no label", "a.csv:3: no label", "a.csv:9: no label"], shown=2))
-    a.csv:2: no label
-      a.csv:3: no label
-      ... and 1 more (3 problems in all)
-    """
+    """One line per problem; after the first `shown` only their number."""
     lines: Sequence[str] = [str(problem) for problem in problems]
     text = list(lines[:shown])
     if len(lines) > shown:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.tables import COLUMNS
 
-#: Columns that are taken by themselves; others are asked for.
 SITE_COLUMNS = ("site", "scanner", "stain", "staining", "center", "centre", "hospital", "pair", "group_label")
 #: Says which images show the same tissue (registered copies); a name for a match, and no place.
 PAIR_COLUMN = "pair"
@@ -21,8 +21,7 @@ PAIR_COLUMN = "pair"
 GROUP_LABEL = "group_label"
 #: Of task folders: what is predicted for (a slide, or a patient with several), and the part of each fold.
 SAMPLE, FOLDS = "sample", "folds"
-#: Where a tile is on its slide: columns of a table.
-PLACE_COLUMNS = ("x", "y", "slide")
+_ON_SLIDE = ("x", "y", "slide")
 #: Columns of datasets and of predictions that mean something else.
 _TAKEN = frozenset(
     {*COLUMNS["image"], *COLUMNS["label"], *COLUMNS["split"], "group"}
@@ -34,11 +33,7 @@ Sites = tuple[tuple[str, str], ...]
 
 
 def wanted_columns(names: Iterable[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """The site columns among `names`: the usual ones, and those asked for, in the order of the table.
-
-    >>> wanted_columns(["image_path", "scanner", "lot", "age"], ["Lot"])
-    ('scanner', 'lot')
-    """
+    """The site columns among `names`: the usual ones, and those asked for, in the order of the table."""
     wanted = {*SITE_COLUMNS, *(name.lower() for name in asked)}
     return tuple(name for name in names if name in wanted)
 
@@ -59,13 +54,7 @@ def found_in_path(path: str, regex: str, *, option: str) -> re.Match[str] | None
 
 
 def sites_in_path(path: str, regex: str) -> dict[str, str] | None:
-    """The sites that `regex` finds in a path: its named groups, else `site` is its first group or the match.
-
-    `^` may stand for the beginning of the path or of the file's name. None where nothing is found.
-
-    >>> sites_in_path("TUM/A_aperio-07.png", r"^(?P<hospital>[A-Z])_(?P<scanner>[a-z]+)")
-    {'hospital': 'A', 'scanner': 'aperio'}
-    """
+    """The sites that `regex` finds in a path: its named groups, else `site`; None where nothing is found."""
     match = found_in_path(path, regex, option="site_regex")
     if not match:
         return None
@@ -76,17 +65,8 @@ def sites_in_path(path: str, regex: str) -> dict[str, str] | None:
     return {"site": (match[1] if match.re.groups else match[0]) or ""}
 
 
-def as_sites(values: Mapping[str, str]) -> Sites:
-    """The columns of one image as a value that can be compared and hashed."""
-    return tuple(values.items())
-
-
 def site_table(sites: Sequence[Sites]) -> dict[str, tuple[str, ...]]:
-    """The columns of several images, each with one value per image; no columns where no image has any.
-
-    >>> site_table([(("site", "a"),), (("site", "b"), ("scanner", "x"))])
-    {'site': ('a', 'b'), 'scanner': ('', 'x')}
-    """
+    """The columns of several images, each with one value per image; no columns where no image has any."""
     names = dict.fromkeys(name for row in sites for name, _ in row)
     rows = [dict(row) for row in sites]
     return {name: tuple(row.get(name, "") for row in rows) for name in names}
@@ -97,45 +77,93 @@ def is_place(column: str) -> bool:
     return column not in (PAIR_COLUMN, GROUP_LABEL, SAMPLE, FOLDS)
 
 
-def coordinate(cell: str) -> float:
-    """The number of a cell, NaN where there is none."""
+class Place(NamedTuple):
+    """What a table says of a tile in typed columns: numbers (NaN where not known) and texts ("").
+
+    A line here declares a column: tables, feature files, exports and data frames then have it.
+    """
+
+    x: float = math.nan
+    y: float = math.nan
+    slide: str = ""
+
+    @classmethod
+    def read(cls, cells: Mapping[str, Any]) -> Place:
+        each = ((name, cells.get(name, "")) for name in PLACE_COLUMNS)
+        typed: list[Any] = [_number(cell) if name in NUMBERS else cell for name, cell in each]
+        return cls(*typed)
+
+    @property
+    def known(self) -> bool:
+        return any(value == value and value != "" for value in self)
+
+
+#: The typed columns, with what is in them where nothing is known, and those that are numbers.
+PLACE_COLUMNS: Mapping[str, float | str] = Place._field_defaults
+NUMBERS = tuple(name for name, unknown in PLACE_COLUMNS.items() if isinstance(unknown, float))
+
+
+def place_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The typed columns among `names`; a slide says where x and y are, and means nothing without them."""
+    found = [name for name in PLACE_COLUMNS if name in names]
+    return tuple(found if {"x", "y"} <= {*found} else [name for name in found if name not in _ON_SLIDE])
+
+
+def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return float("nan")
-
-
-class Place(NamedTuple):
-    """Where a tile is: coordinates on a slide; `slide` is empty where it is not known."""
-
-    x: float
-    y: float
-    slide: str = ""
+        return math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class TilePlaces:
-    """Where the tiles of a feature set are."""
+    """The places of many tiles: a column [n] for each field of `Place`."""
 
-    coords: NDArray[np.float64]  # [n, 2], x and y; NaN where they are not known
-    slides: tuple[str, ...]  # [n], "" where not known
+    columns: Mapping[str, NDArray[Any]]
 
     @classmethod
     def of(cls, places: Sequence[Place | None]) -> TilePlaces | None:
         if all(place is None for place in places):
             return None
-        known = [place or Place(np.nan, np.nan) for place in places]
-        coords = np.array([(place.x, place.y) for place in known], dtype=np.float64)
-        return cls(coords, tuple(place.slide for place in known))
+        values = zip(*(place or Place() for place in places), strict=True)
+        return cls.read(dict(zip(PLACE_COLUMNS, values, strict=True)), len(places))
+
+    @classmethod
+    def read(cls, cells: Mapping[str, Sequence[Any] | NDArray[Any]], count: int) -> TilePlaces:
+        """Columns of texts or numbers, typed; those that are not given are not known."""
+        columns: dict[str, NDArray[Any]] = {}
+        for name, unknown in PLACE_COLUMNS.items():
+            values = cells.get(name, [unknown] * count)
+            if name in NUMBERS:
+                columns[name] = np.array([_number(cell) for cell in values])
+            else:
+                columns[name] = np.array(list(values), dtype=object)
+        return cls(columns)
+
+    @property
+    def known(self) -> dict[str, NDArray[Any]]:
+        """The columns that say anything."""
+        every = self.columns.items()
+        return {name: each for name, each in every if (each == each if name in NUMBERS else each != "").any()}
+
+    @property
+    def coords(self) -> NDArray[np.float64]:
+        """x and y [n, 2], NaN where they are not known."""
+        return np.stack([self.columns["x"], self.columns["y"]], axis=1)
+
+    def row(self, row: int) -> Place:
+        return Place(*(values.item(row) for values in self.columns.values()))
 
     def take(self, rows: NDArray[np.int64]) -> TilePlaces:
-        return TilePlaces(self.coords[rows], tuple(self.slides[row] for row in rows))
+        return TilePlaces({name: values[rows] for name, values in self.columns.items()})
 
     def joined(self, other: TilePlaces) -> TilePlaces:
-        return TilePlaces(np.concatenate([self.coords, other.coords]), self.slides + other.slides)
+        both = {name: (values, other.columns[name]) for name, values in self.columns.items()}
+        return TilePlaces({name: np.concatenate(parts) for name, parts in both.items()})
 
     def numbered(self, patients: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         """The slides, and which of them each tile is on; a tile without a slide is on its patient's."""
-        owners = [slide or patient for slide, patient in zip(self.slides, patients, strict=True)]
+        owners = [slide or own for slide, own in zip(self.columns["slide"], patients, strict=True)]
         place = {name: number for number, name in enumerate(dict.fromkeys(owners))}
         return tuple(place), np.array([place[owner] for owner in owners], dtype=np.int64)

@@ -20,7 +20,7 @@ from histobench.roi.data.hub_dataset import hub_name, hub_table, is_hub_dataset
 from histobench.roi.data.masks import is_mask_folder, read_codes, scan_masks
 from histobench.roi.data.readers import scan_folder, scan_tar, shards_in
 from histobench.roi.data.roi_dataset import SPLITS, Reading, RoiDataset
-from histobench.roi.data.sites import PLACE_COLUMNS, site_table
+from histobench.roi.data.sites import PLACE_COLUMNS, Place, site_table
 from histobench.roi.data.split import fractions_text, parse_fractions
 from histobench.roi.data.table_reader import Wanted, read_table
 from histobench.roi.data.tables import CsvSheet, FrameSheet
@@ -31,7 +31,6 @@ from histobench.roi.registry.dataset_entry import is_name, not_found
 from histobench.roi.registry.install import require
 from histobench.roi.task_catalogue import CLASS, MASK, a_target
 
-Fractions = tuple[float, float, float]
 _COLUMNS = ("image_column", "label_column", "group_column", "split_column")
 #: Fields that notes of earlier versions do not have; they are written only where something is said.
 _LATER = (
@@ -44,10 +43,7 @@ ACCEPTED = "accepted_checksums"
 
 @record
 class DatasetSource(Origin, TargetOptions):
-    """A CSV, a folder, TAR shards, hf:OWNER/DATASET or a public dataset, and how it is split and grouped.
-
-    `seed` is that of the split.
-    """
+    """A CSV, a folder, TAR shards, hf:OWNER/DATASET or a public dataset, and how it is split and grouped."""
 
     source: str
     classes_file: str | None = None
@@ -58,8 +54,7 @@ class DatasetSource(Origin, TargetOptions):
     def asked(cls, source: str, options: DataOptions) -> DatasetSource:
         """The dataset that a command or a call describes."""
         names = [each.name for each in fields(DatasetSource) if hasattr(options, each.name)]
-        given = {name: getattr(options, name) for name in names}
-        return cls(source, classes_file=options.classes, **given)
+        return cls(source, classes_file=options.classes, **{name: getattr(options, name) for name in names})
 
     @classmethod
     def of(cls, entry: DatasetEntry, plan: Plan) -> DatasetSource:
@@ -75,14 +70,9 @@ class DatasetSource(Origin, TargetOptions):
     @classmethod
     def from_note(cls, note: Mapping[str, Any]) -> DatasetSource:
         """What `as_note` gave; an unknown field is a TypeError."""
-        split = note.get("split")
-        return cls(
-            **{
-                **{key: value for key, value in note.items() if key != ACCEPTED},
-                "split": fractions_text(split),
-                **{name: tuple(note.get(name) or ()) for name in ("site_columns", "target_columns")},
-            }
-        )
+        columns = {name: tuple(note.get(name) or ()) for name in ("site_columns", "target_columns")}
+        values = {key: value for key, value in note.items() if key != ACCEPTED}
+        return cls(**{**values, **columns, "split": fractions_text(note.get("split"))})
 
     def as_note(self) -> dict[str, Any]:
         """Plain values to be written down."""
@@ -90,10 +80,7 @@ class DatasetSource(Origin, TargetOptions):
         return {key: value for key, value in plain.items() if (key, value) != ("target", CLASS)}
 
     def load(self) -> RoiDataset:
-        """The dataset; all that is wrong with it is one error.
-
-        Without a class map the classes are the sorted names (folders, or labels that are names), or the ids.
-        """
+        """The dataset; all that is wrong with it is one error."""
         found = self.read().checked()
         return replace(found, pool=self.pool) if self.pool else found
 
@@ -145,14 +132,11 @@ class DatasetSource(Origin, TargetOptions):
         """What is asked of the files, whatever their kind."""
         if self.root is not None and not Path(self.root).expanduser().is_dir():
             raise HistobenchError(f"`root` {self.root} is not a folder")
-        same = ("group_regex", "site_regex", "site_columns", "seed", "tree", *_COLUMNS)
-        return Wanted(
-            classes=read_class_map(classes_file) if classes_file is not None else None,
-            name=name,
-            split=None if self.split is None else parse_fractions(self.split),
-            root=None if self.root is None else Path(self.root).expanduser(),
-            **{option: getattr(self, option) for option in same},
-        )
+        if self.split is not None:
+            parse_fractions(self.split)
+        classes = read_class_map(classes_file) if classes_file is not None else None
+        same = {each.name: getattr(self, each.name) for each in fields(Origin)}
+        return Wanted(classes, name, self.seed, **same)
 
     def _task_folder(self, source: Path, name: str | None) -> Reading:
         """A folder of Patho-Bench, HEST-Benchmark or plismbench, which says itself how it is split."""
@@ -171,19 +155,16 @@ FRAMES: WeakValueDictionary[str, RoiDataset] = WeakValueDictionary()
 
 def read_frame(frame: Any, source: DatasetSource) -> Reading:
     """Read a DataFrame; `source` says how, and names the dataset."""
-    sheet = FrameSheet.of(frame, source.image_column)
+    sheet = FrameSheet.of(frame, source.image_column, source.root)
     target = source.asked_target(Path(source.root or ".") / "data")
     return read_table(sheet, source.wanted(source.name, source.classes_file), "data", target)
-
-
-# The one door for datasets: a CSV file, a folder, TAR shards, or the name of a public dataset.
 
 
 def load_dataset(
     source: str | Path,
     *,
     classes_file: str | Path | None = None,
-    split: str | Fractions | None = None,
+    split: str | tuple[float, float, float] | None = None,
     site_columns: Sequence[str] = (),
     **more: Any,
 ) -> RoiDataset:
@@ -205,10 +186,8 @@ def write_csv(dataset: RoiDataset, target: str | Path) -> Path:
     target = Path(target)
     start = target.parent.absolute()
     header, rows = _table_of(dataset, lambda path: Path(os.path.relpath(path.absolute(), start)).as_posix())
-    class_map = target.with_suffix(".txt")
-    write_text(class_map, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
     write_text(target, csv_text(header, rows))
-    return class_map
+    return _write_class_map(dataset, target)
 
 
 def keep_frame(dataset: RoiDataset) -> Path:
@@ -218,14 +197,18 @@ def keep_frame(dataset: RoiDataset) -> Path:
     path = cache_dir() / "frames" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.csv"
     write_text(path, text)
     if dataset.target is None:
-        names = "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes))
-        write_text(path.with_suffix(".txt"), names)
+        _write_class_map(dataset, path)
     FRAMES[str(path)] = dataset
     return path
 
 
+def _write_class_map(dataset: RoiDataset, table: Path) -> Path:
+    path = table.with_suffix(".txt")
+    write_text(path, "".join(f"{name},{label}\n" for label, name in enumerate(dataset.classes)))
+    return path
+
+
 def _table_of(dataset: RoiDataset, written: Callable[[Path], str]) -> tuple[list[str], list[list[Any]]]:
-    """A dataset as a header and rows of a CSV."""
     images = [(split, image) for split in SPLITS for image in dataset.splits.get(split, ())]
     grouped = any(image.group is not None for _, image in images)
     placed = any(image.place is not None for _, image in images)
@@ -242,6 +225,6 @@ def _table_of(dataset: RoiDataset, written: Callable[[Path], str]) -> tuple[list
         cells += [image.group or ""] if grouped else []
         own = dict(image.sites)
         cells += [own.get(name, "") for name in sites]
-        cells += (image.place or ("", "", "")) if placed else ()
+        cells += (image.place or Place()) if placed else ()
         rows.append(cells)
     return header, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -33,20 +34,12 @@ Counts = NDArray[np.float64]  # images of each group by class [g, c]
 
 
 def fractions_text(split: Any) -> str | None:
-    """Shares of train/val/test as text.
-
-    >>> fractions_text((0.7, 0.1, 0.2)), fractions_text("0.8/0.2")
-    ('0.7/0.1/0.2', '0.8/0.2')
-    """
+    """Shares of train/val/test as text."""
     return None if split is None else "/".join(map(str, np.atleast_1d(split)))
 
 
 def parse_fractions(text: str) -> tuple[float, float, float]:
-    """The shares of train, val and test from "0.7/0.1/0.2", "0.8/0.2" (train/test) or "70/10/20".
-
-    >>> parse_fractions("80/20")
-    (0.8, 0.0, 0.2)
-    """
+    """The shares of train, val and test from "0.7/0.1/0.2", "0.8/0.2" (train/test) or "70/10/20"."""
     try:
         numbers = [float(part) for part in text.split("/")]
     except ValueError:
@@ -63,19 +56,9 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
 
 
 def group_of(path: str, regex: str) -> str | None:
-    """The group that `regex` finds in a path: group `group`, else its first group, else the whole match.
-
-    `^` may stand for the beginning of the path or of the file's name.
-
-    >>> group_of("TUM/patient_07-tile_3.png", r"^patient_(\\d+)")
-    '07'
-    """
+    """The group that `regex` finds in a path: group `group`, else its first group, else the whole match."""
     match = found_in_path(path, regex, option="group_regex")
-    if not match:
-        return None
-    if "group" in match.groupdict():
-        return match["group"]
-    return match[1] if match.re.groups else match[0]
+    return match and match["group" if "group" in match.groupdict() else min(match.re.groups, 1)]
 
 
 def check_learnt(dataset: RoiDataset) -> None:
@@ -84,20 +67,15 @@ def check_learnt(dataset: RoiDataset) -> None:
     unlearnt = [dataset.classes[label] for label in sorted(asked - learnt)]
     if learnt and unlearnt:
         raise HistobenchError(
-            f"{dataset.name}: {'class' if len(unlearnt) == 1 else 'classes'} {', '.join(unlearnt)} "
-            f"{'has' if len(unlearnt) == 1 else 'have'} test images but no training images: every class of "
-            "the test set needs some; move images in the table, or leave the class out"
+            f"{dataset.name}: there are test images but no training images of {', '.join(unlearnt)}: every "
+            "class of the test set needs some; move images in the table, or leave the class out"
         )
 
 
 def split_images(
     images: Sequence[RoiImage], fractions: tuple[float, float, float], *, seed: int = 0
 ) -> Mapping[str, Sequence[RoiImage]]:
-    """Assign whole groups to splits so that every class has about its share of every split.
-
-    An image without a group is a group of its own. The result depends on the images' names, labels,
-    groups and the seed, and not on their order.
-    """
+    """Assign whole groups to splits so that every class has about its share; the order does not matter."""
     sorted_by = [(image.name, str(image.path), image.label) for image in images]
     order = np.array(sorted(range(len(images)), key=sorted_by.__getitem__), dtype=np.int64)
     groups = groups_of(images)
@@ -108,18 +86,12 @@ def split_images(
     unit_of, counts = units(labels_of(images)[order], keys)
     assigned = assign_groups(counts, fractions, seed=seed)[unit_of]
     parts = {word: order[assigned == place] for place, word in enumerate(SPLITS)}
-    return {word: _taken(images, rows) for word, rows in parts.items() if len(rows)}
-
-
-def _taken(images: Sequence[RoiImage], rows: NDArray[np.int64]) -> Sequence[RoiImage]:
-    return images.take(rows) if isinstance(images, ImageTable) else tuple(images[row] for row in rows)
+    take = images.take if isinstance(images, ImageTable) else lambda rows: tuple(images[row] for row in rows)
+    return {word: take(rows) for word, rows in parts.items() if len(rows)}
 
 
 def split_words(dataset: RoiDataset) -> str:
-    """One line on how groups were divided: how many each split has, also of the classes with few.
-
-    Empty where only some images have groups.
-    """
+    """One line on how groups were divided; empty where only some images have groups."""
     groups = {
         split: {(image.group, image.label) for image in images if image.group is not None}
         for split, images in dataset.splits.items()
@@ -148,14 +120,10 @@ def units(labels: Sequence[int] | NDArray[np.int64], keys: Sequence[str]) -> tup
 
 
 def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> NDArray[np.int64]:
-    """For every group (row of class counts) the index of its split: the least `imbalance` that is found.
-
-    Of a class with few groups every split gets as many as possible, up to three.
-    """
+    """For every group (row of class counts) the index of its split: the least `_cost` that is found."""
     if not len(counts):
         return np.zeros(0, dtype=np.int64)
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(counts))
+    order = np.random.default_rng(seed).permutation(len(counts))
     shuffled, shares = counts[order], np.asarray(fractions, dtype=np.float64)
     open_splits = np.flatnonzero(shares > 0)
     if (shuffled.sum(axis=1) == 1).all():
@@ -163,8 +131,7 @@ def assign_groups(counts: Counts, fractions: Sequence[float], *, seed: int) -> N
     elif len(open_splits) ** len(counts) <= _EXHAUSTIVE:
         found = _exhaustive(_with_groups(shuffled), shares, open_splits)
     else:
-        start = _greedy(shuffled, shares, open_splits)
-        found = _improved(_with_groups(shuffled), shares, open_splits, start)
+        found = _improved(_with_groups(shuffled), shares, open_splits, _greedy(shuffled, shares, open_splits))
     assignment = np.empty(len(counts), dtype=np.int64)
     assignment[order] = found
     return assignment
@@ -187,10 +154,7 @@ def _with_groups(counts: Counts) -> Counts:
 
 
 def _cost(table: Counts, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`imbalance` of sums of `_with_groups` [..., s, 2c], plus one for every missing group of a class.
-
-    Every split should have as many groups of a class as can be had in all splits, up to `_WANTED_GROUPS`.
-    """
+    """`imbalance` of sums of `_with_groups` [..., s, 2c], plus one for every missing group of a class."""
     images, groups = np.split(table, 2, axis=-1)
     wanted = np.minimum(groups.sum(axis=-2, keepdims=True) // (shares > 0).sum(), _WANTED_GROUPS)
     lacking = np.maximum(wanted - np.maximum(groups, 1), 0) * (shares[:, None] > 0)
@@ -202,8 +166,7 @@ def _by_class(counts: Counts, shares: NDArray[np.float64]) -> NDArray[np.int64]:
     assignment = np.empty(len(counts), dtype=np.int64)
     for label in range(counts.shape[1]):
         members = np.flatnonzero(counts[:, label])
-        sizes = _rounded(shares * len(members))
-        assignment[members] = np.repeat(np.arange(len(shares)), sizes)
+        assignment[members] = np.repeat(np.arange(len(shares)), _rounded(shares * len(members)))
     return assignment
 
 
@@ -251,10 +214,7 @@ def _greedy(counts: Counts, shares: NDArray[np.float64], open_splits: NDArray[np
 
 
 def _improved(
-    counts: Counts,
-    shares: NDArray[np.float64],
-    open_splits: NDArray[np.int64],
-    assignment: NDArray[np.int64],
+    counts: Counts, shares: NDArray[np.float64], open_splits: NDArray[np.int64], assignment: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Move single groups, then swap pairs, as long as that lowers the imbalance."""
     assignment = assignment.copy()
@@ -269,15 +229,10 @@ def _improved(
 
 
 def _best_move(
-    counts: Counts,
-    shares: NDArray[np.float64],
-    open_splits: NDArray[np.int64],
-    assignment: NDArray[np.int64],
+    counts: Counts, shares: NDArray[np.float64], open_splits: NDArray[np.int64], assignment: NDArray[np.int64]
 ) -> tuple[float, NDArray[np.int64]]:
-    table = _table(counts, assignment, len(shares))
-    without = np.repeat(table[None], len(counts), axis=0)  # [g, s, c]
-    rows = np.arange(len(counts))
-    without[rows, assignment] -= counts
+    without = np.repeat(_table(counts, assignment, len(shares))[None], len(counts), axis=0)  # [g, s, c]
+    without[np.arange(len(counts)), assignment] -= counts
     costs = np.full((len(counts), len(shares)), np.inf)
     for split in open_splits:
         moved = without.copy()
@@ -307,3 +262,45 @@ def _best_swap(
     changed = assignment.copy()
     changed[[first[best], second[best]]] = changed[[second[best], first[best]]]
     return float(costs[best]), changed
+
+
+#: What patients, cases and slides are called in names of files, in the order of trust: a patient or case; an
+#: accession number or another beginning of letters and a number that many images share; a slide.
+_PATIENTS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:^|[_/ .-])((?:pat(?:ient)?|case)[ _-]?\d+|TCGA-\w\w-\w{4})(?=[_./ #()-])",
+        *(
+            r"/(?!(?:tiles?|im(?:g|age)|roi|patch|frame|crop|level|mag|slide)[ _-]?\d)"
+            rf"([A-Z]{{1,12}}-?\d{{2,}}{more})(?=[_ #()-])"
+            for more in (r"-\d{3,}", "")
+        ),
+        r"(?:^|[_/ .-])((?:slide|pt|p|s)[_ -]?\d+)(?=[_./ #()-])",
+    )
+)
+
+
+def patients_in_names(names: Sequence[str]) -> list[str]:
+    """The patient, case or slide in each name (folder/file); empty unless every name shows one."""
+    for pattern in _PATIENTS:
+        found = [match[1] for match in map(pattern.search, names) if match is not None]
+        is_named = pattern in (_PATIENTS[0], _PATIENTS[-1])
+        most = len(names) - 1 if is_named else len(names) // 3
+        if len(found) == len(names) and 1 < len(set(found)) <= most:
+            return found
+    return []
+
+
+def regex_for(names: Sequence[str]) -> str:
+    """Write the expression that finds those patients; empty where there are none."""
+    found = patients_in_names(names)
+    if not found:
+        return ""
+    starts = all(name.rpartition("/")[2].startswith(one) for name, one in zip(names, found, strict=True))
+    shapes = {
+        r"TCGA-\w\w-\w{4}" if name.upper().startswith("TCGA") else re.sub(r"\d+", r"\\d+", name)
+        for name in found
+    }
+    if len(shapes) > 3:
+        shapes = {re.sub(r"(?<!\\)[A-Za-z]+", "[A-Za-z]+", shape) for shape in shapes}
+    return f"{'^' * starts}({'|'.join(sorted(shapes))})"

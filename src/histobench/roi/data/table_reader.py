@@ -6,51 +6,39 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.records import record
 from histobench.roi.data.class_map import classes_of, label_reader
 from histobench.roi.data.image_table import ImageColumns, ImageTable, RoiImage
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset
 from histobench.roi.data.sites import (
-    PLACE_COLUMNS,
     Place,
     check_site_names,
-    coordinate,
+    place_columns,
     sites_in_path,
     wanted_columns,
 )
-from histobench.roi.data.split import SPLIT_WORDS, group_of, split_images
+from histobench.roi.data.split import SPLIT_WORDS, group_of, parse_fractions, regex_for, split_images
 from histobench.roi.data.tables import COLUMNS, Sheet
 from histobench.roi.data.targets import TargetColumns
+from histobench.roi.options import Origin
 from histobench.roi.task_catalogue import MASK
 
 _EMPTY = ("", "nan", "NaN")  # how spreadsheets and pandas fill the shorter columns
-#: Kinds of problems, in the order in which those of one line are reported.
 _KINDS = ("row", "groups", "sites", "label")
-_LAYOUTS = "train_path,train_label,val_path,val_label,test_path,test_label or image_path,label,split[,group]"
-_SHARES = "0.7/0.1/0.2"
 
 
-@dataclass(frozen=True)
-class Wanted:
+@record
+class Wanted(Origin):
     """What the caller asks of a dataset's files, whatever their kind."""
 
     classes: Sequence[str] | None = None
     name: str | None = None
-    split: tuple[float, float, float] | None = None
-    group_regex: str | None = None
-    site_regex: str | None = None
-    site_columns: Sequence[str] = ()
     seed: int = 0
-    tree: str | None = None
-    #: Columns of a table that the caller names, and the folder that relative paths begin in.
-    image_column: str | None = None
-    label_column: str | None = None
-    group_column: str | None = None
-    split_column: str | None = None
-    root: Path | None = None
 
 
 @dataclass
@@ -63,11 +51,8 @@ class Collected:
     problems: list[tuple[int, Problem]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
-    without_group: list[str] = field(default_factory=list)
-    _unfit: int = 0
 
     def report(self, line: int, message: str, kind: str = "row", same: str = "", origin: str = "") -> None:
-        """Note what is wrong with a line."""
         place = origin or (self.columns.origin(line) if self.columns.origin else "")
         self.problems.append((line, Problem(place, message, kind, same)))
 
@@ -79,17 +64,11 @@ class Collected:
         label: str,
         group: str | None,
         sites: Mapping[str, str],
-        target: Sequence[float] = (),
-        place: Place | None = None,
-        mask: str = "",
+        **more: Any,
     ) -> None:
         """Add an image; what its path says about group and sites goes before the columns."""
         if self.wanted.group_regex is not None:
             group = group_of(path, self.wanted.group_regex)
-            if not group:
-                self._unfit += 1
-                if len(self.without_group) < 3:
-                    self.without_group.append(path)
         if self.wanted.site_regex is not None:
             found = sites_in_path(path, self.wanted.site_regex)
             if found is None:
@@ -99,18 +78,17 @@ class Collected:
                 return
             sites = {**sites, **found}
         number = SPLITS.index(split) if split is not None else -1
-        self.columns.add(line, number, path, label, group, sites, target, place, mask)
+        self.columns.add(line, number, path, label, group, sites, **more)
 
     def reading(self, name: str, *, column: str = "label") -> Reading:
         """The dataset, with what is wrong beside it."""
         columns, wanted = self.columns, self.wanted
         self._check_groups()
         texts = columns.label_texts
-        counts = np.bincount(texts.codes, minlength=len(texts.names)) if len(texts) else np.zeros(0, int)
         if wanted.classes is not None:
             classes = tuple(wanted.classes)
         else:
-            classes = classes_of(texts.names, column=column, count=int(counts.sum()))
+            classes = classes_of(texts.names, column=column, count=len(texts))
         read = label_reader(texts.names, classes)
         ids = np.full(len(texts.names), -1, dtype=np.int32)
         for code, text in enumerate(texts.names):
@@ -128,7 +106,7 @@ class Collected:
         splits = np.frombuffer(columns.splits, dtype=np.int8) if len(columns) else np.zeros(0, np.int8)
         found: Mapping[str, Sequence[RoiImage]]
         if wanted.split is not None:
-            found = split_images(ImageTable(columns, rows), wanted.split, seed=wanted.seed)
+            found = split_images(ImageTable(columns, rows), parse_fractions(wanted.split), seed=wanted.seed)
         else:
             parts = {word: rows[splits[rows] == place] for place, word in enumerate(SPLITS)}
             found = {word: ImageTable(columns, part) for word, part in parts.items() if len(part)}
@@ -138,16 +116,18 @@ class Collected:
 
     def _check_groups(self) -> None:
         """Refuse an expression that does not fit every path, with examples of what it finds."""
-        if not self._unfit:
-            return
         regex, written, groups = self.wanted.group_regex, self.columns.written, self.columns.groups
-        examples = [f"{path!r}: nothing" for path in self.without_group]
+        without = [row for row in range(len(written)) if not groups[row]] if regex else []
+        if not without:
+            return
+        examples = [f"{written[row]!r}: nothing" for row in without[:3]]
         fit = next((row for row in range(len(written)) if groups[row]), None)
         if fit is not None:
             examples = [*examples[:2], f"{written[fit]!r}: {groups[fit]!r}"]
+        other = regex_for(["/".join(path.split("/")[-2:]) for path in written])
         raise HistobenchError(
-            f"`group_regex` '{regex}' finds no group in {self._unfit:,} of {len(written):,} paths. What it "
-            "finds: " + "; ".join(examples)
+            f"`group_regex` '{regex}' finds no group in {len(without):,} of {len(written):,} paths. What it "
+            f"finds: {'; '.join(examples)}" + (f". Did you mean '{other}'?" if other else "")
         )
 
     def _drop_repeated(
@@ -202,27 +182,21 @@ class _Roles:
     group: str | None
     sites: tuple[tuple[str, str], ...]  # (site, column)
     target: tuple[str, ...]
-    places: tuple[str, ...]
-    #: A column that is asked for and missing, of a split that may have no images.
-    missing: HistobenchError | None = None
+    places: tuple[tuple[str, str], ...]  # (field of a place, column)
 
     @property
     def names(self) -> tuple[str, ...]:
-        one = [self.image, self.label, self.split, self.group]
-        return (*(name or "" for name in one), *(name for _, name in self.sites), *self.target, *self.places)
+        one = (name or "" for name in (self.image, self.label, self.split, self.group))
+        sites, places = ((name for _, name in pairs) for pairs in (self.sites, self.places))
+        return (*one, *sites, *self.target, *places)
 
 
 def read_table(sheet: Sheet, wanted: Wanted, name: str, target: TargetColumns | None = None) -> Reading:
-    """Read every row that can be read and collect what is wrong with the others.
-
-    Paths are absolute, or relative to the table or to `root`. Without `classes` they come from the labels.
-    A table without splits is split by the shares of `split`, whole groups at a time. With a `target` its
-    columns are read instead of labels.
-    """
+    """Read every row that can be read and collect what is wrong with the others."""
     check_site_names(wanted.site_columns)
-    rows = ImageColumns(wanted.root or sheet.base, sheet.origin, width=target.width if target else 0)
-    kinds = wanted if target is None else replace(wanted, classes=(target.kind,))
-    found = Collected(rows, kinds, target)
+    base = Path(wanted.root).expanduser() if wanted.root else sheet.base
+    rows = ImageColumns(base, sheet.origin, width=target.width if target else 0)
+    found = Collected(rows, wanted if target is None else replace(wanted, classes=(target.kind,)), target)
     roles = _roles(sheet, wanted, target)
     found.notes.append(_described(sheet, roles[0]))
     used = list(dict.fromkeys(name for role in roles for name in role.names if name))
@@ -239,13 +213,13 @@ def read_table(sheet: Sheet, wanted: Wanted, name: str, target: TargetColumns | 
 
 
 def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) -> None:
-    """Add the image of a row, or report what is wrong with it."""
     path, label, split, group = cells[:4]
     word, target = role.split_word, found.target
     if word is not None and path in _EMPTY and label in _EMPTY:
         return  # the columns of another split are longer
-    if role.missing is not None:
-        raise role.missing
+    if role.group is None and (lacking := found.wanted.group_column):
+        found.report(line, f"there is no column '{word}_{lacking.lower()}'", same="no group column")
+        return
     if role.split is not None:
         word = SPLIT_WORDS.get(split.lower())
         if word is None:
@@ -280,98 +254,84 @@ def _add_row(found: Collected, role: _Roles, line: int, cells: Sequence[str]) ->
             same = "target " + re.sub("'.*'", "", str(error))  # whatever the cells say
             found.report(line, f"{path}: {error}", "label", same)
             return
-    place = _place(cells[end:]) if role.places else None
-    found.add(line, word, path, label, None if group in _EMPTY else group, sites, values, place, mask)
-
-
-def _place(cells: Sequence[str]) -> Place:
-    x, y, slide = (*cells, "")[:3]
-    return Place(coordinate(x), coordinate(y), "" if slide in _EMPTY else slide)
+    place = None
+    if role.places:
+        known = zip((name for name, _ in role.places), cells[end:], strict=True)
+        place = Place.read({name: cell for name, cell in known if cell not in _EMPTY})
+    group_or_none = None if group in _EMPTY else group
+    found.add(line, word, path, label, group_or_none, sites, target=values, place=place, mask=mask)
 
 
 def _roles(sheet: Sheet, wanted: Wanted, target: TargetColumns | None) -> list[_Roles]:
     """The columns of a table with columns for each split, or with a row for each image."""
     header = sheet.header
     words = [word for word in SPLITS if f"{word}_path" in header or f"{word}_label" in header]
-    if words and wanted.image_column is None:
-        if wanted.split is not None:
-            raise HistobenchError(f"{sheet.called} says itself what is train and test; leave out `split`")
-        return [_role(sheet, wanted, target, word) for word in words]
-    role = _role(sheet, wanted, target, None)
-    if wanted.split is not None and role.split is not None:
-        raise HistobenchError(f"{sheet.called} has a split column; leave out `split`, or remove the column")
-    if wanted.split is None and role.split is None:
+    if not words or wanted.image_column is not None:
+        role = _role(sheet, wanted, target, None)
+        if wanted.split is not None and role.split is not None:
+            raise HistobenchError(
+                f"{sheet.called} has a split column; leave out `split`, or remove the column"
+            )
+        return [role]
+    if wanted.split is not None:
         raise HistobenchError(
-            f"{sheet.called} has no split column; add one (train, val or test), name it with `split_column`, "
-            f"or give shares: `split` {_SHARES}"
+            f"{sheet.called} already says which images are train and test; leave out `split`"
         )
-    return [role]
+    return [_role(sheet, wanted, target, word) for word in words]
 
 
 def _role(sheet: Sheet, wanted: Wanted, target: TargetColumns | None, word: str | None) -> _Roles:
-    start = f"{word}_" if word else ""
-    header = sheet.header
+    start, header = f"{word}_" if word else "", sheet.header
+    asked = {kind: getattr(wanted, f"{kind}_column") for kind in COLUMNS}
     usual = {**COLUMNS, "image": ("path",)} if word else COLUMNS
-
-    missing = None
-
-    wants = ["image", *([] if target else ["label"]), *([] if word or wanted.split else ["split"])]
-
-    def names_of(kind: str) -> tuple[str, ...]:
-        own = getattr(wanted, f"{kind}_column")
-        return (own.lower(),) if own else usual[kind]
-
-    def find(kind: str) -> str | None:
-        return next((f"{start}{name}" for name in names_of(kind) if f"{start}{name}" in header), None)
-
-    def column(kind: str, *, needed: bool) -> str | None:
-        nonlocal missing
-        own, found = getattr(wanted, f"{kind}_column"), find(kind)
-        if found is None and (own or needed):
-            option = f"{kind}_column" if not own else ""
-            others = [f"{start}{names_of(each)[0]}" for each in wants if each != kind and not find(each)]
-            missing = _missing(sheet, f"{start}{names_of(kind)[0]}", option, kind, others)
-            if kind != "group" or not word:
-                raise missing
-        return found
-
+    names = {
+        kind: [f"{start}{name}" for name in ((own.lower(),) if own else usual[kind])]
+        for kind, own in asked.items()
+    }
+    found = {kind: next((name for name in names[kind] if name in header), None) for kind in COLUMNS}
+    needed = {"image", "label"} - ({"label"} if target else set())
+    if word:
+        found["split"] = None
+    else:
+        needed |= {kind for kind, own in asked.items() if own} | ({"split"} if not wanted.split else set())
+    lacking = [kind for kind in COLUMNS if kind in needed and found[kind] is None]
+    if lacking == ["split"] and not wanted.split_column:
+        raise HistobenchError(
+            f"{sheet.called} has no split column; add one (train, val or test), name it with `split_column`, "
+            "or give shares: `split` 0.7/0.1/0.2"
+        )
+    if lacking:
+        option = "" if asked[lacking[0]] else f"{lacking[0]}_column"
+        raise _missing(sheet, names[lacking[0]], option, {kind: names[kind][0] for kind in lacking[1:]})
     for name in (*wanted.site_columns, *(target.names if target else ())):
         if f"{start}{name.lower()}" not in header:
-            raise _missing(sheet, f"{start}{name.lower()}", "", "", ())
+            raise _missing(sheet, [f"{start}{name.lower()}"], "", {})
     there = [name.removeprefix(start) for name in header if name.startswith(start)]
-    places = PLACE_COLUMNS if {"x", "y"} <= set(there) else ()
-    taken = [wanted.image_column, wanted.label_column, wanted.split_column, wanted.group_column]
-    sites = [name for name in wanted_columns(there, wanted.site_columns) if name not in taken]
-    image = column("image", needed=True)
-    assert image is not None
-    label = None if target else column("label", needed=True)
-    split, group = None if word else column("split", needed=False), column("group", needed=False)
+    sites = [name for name in wanted_columns(there, wanted.site_columns) if name not in asked.values()]
     return _Roles(
         word,
-        image,
-        label,
-        split,
-        group,
+        found["image"] or "",
+        None if target else found["label"],
+        found["split"],
+        found["group"],
         tuple((name, f"{start}{name}") for name in sites),
         tuple(f"{start}{name}" for name in target.names) if target else (),
-        tuple(f"{start}{name}" for name in places if name in there),
-        missing,
+        tuple((name, f"{start}{name}") for name in place_columns(there)),
     )
 
 
-def _missing(sheet: Sheet, column: str, option: str, kind: str, also: Sequence[str]) -> HistobenchError:
-    """The error of a column that a table lacks; `also`: others that it needs and lacks."""
+def _missing(sheet: Sheet, names: Sequence[str], option: str, also: Mapping[str, str]) -> HistobenchError:
+    """The error of a column that a table lacks under all its names; `also`: others that it lacks."""
     shown = ", ".join(name for name in sheet.header[:12] if name)
     shown += f", ... ({len(sheet.header)} in all)" if len(sheet.header) > 12 else ""
     has = f"it has: {shown}" if shown else "it has no columns"
-    near = did_you_mean(column, sheet.header) if len(sheet.header) > 1 else ""
+    near = did_you_mean(names[0], sheet.header)
     near = f"; {near}" if near.startswith("did you mean") else ""
-    others = ", ".join(COLUMNS[kind][1:]) if option and not column.startswith(SPLITS) else ""
-    nor = f" (nor {others})" if others else ""
-    advice = f"; name it with `{option}`" if option else ""
-    layouts = f" (expected columns: {_LAYOUTS})" if option and len(sheet.header) == 1 else ""
-    nor += "".join(f", no {name!r}" for name in also)
-    return HistobenchError(f"{sheet.called} has no column {column!r}{nor}; {has}{near}{advice}{layouts}")
+    nor = f" (nor {', '.join(names[1:])})" if names[1:] else ""
+    nor += "".join(f", no {name!r}" for name in also.values())
+    others = "".join(f" and `{kind}_column`" for kind in also)
+    advice = f"; name {'them' if others else 'it'} with `{option}`{others}" if option else ""
+    return HistobenchError(f"{sheet.called} has no column {names[0]!r}{nor}; {has}{near}{advice}")
 
 
 def _described(sheet: Sheet, role: _Roles) -> str:

@@ -6,6 +6,7 @@ import codecs
 import csv
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,13 +26,12 @@ COLUMNS = {
     "split": ("split", "splits"),
     "group": ("group", "groups", "patient", "patient_id", "case_id", "slide", "slide_id"),
 }
-_SEPARATORS = ",;\t|"
 #: What a UTF-8 text file cannot hold: halves of characters, and what ends a C string.
 _NO_TEXT = re.compile("[\\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(ABC):
     """The header of a table and its rows of text; `called` is what messages call the table."""
 
     called: str
@@ -39,13 +39,13 @@ class Sheet:
     #: The folder that relative paths begin in.
     base: Path
 
+    @abstractmethod
     def origin(self, line: int) -> str:
         """Where a row is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Sequence[str] | None]]:
         """The cells of some columns, row by row with the line; None for a row that is too long."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,9 @@ class CsvSheet(Sheet):
         """The table of a file that is there and has a header."""
         encoding = _encoding(path, "dataset CSV")
         with path.open(encoding=encoding, errors="replace", newline="") as lines:
-            first = next((line for line in lines if line.strip()), None)
-        if first is None:
-            raise HistobenchError(f"dataset CSV {path} is empty")
+            first = next((line for line in lines if line.strip()), "")
         bare = re.sub(r'"[^"]*"', "", first)
-        separator = max(_SEPARATORS, key=bare.count)
+        separator = max(",;\t|", key=bare.count)
         sheet = cls(str(path), (), path.parent, path, separator, encoding)
         start, cells = next(sheet._lines(), (1, []))
         header = [cell.lower() for cell in cells]
@@ -113,8 +111,8 @@ class FrameSheet(Sheet):
     paths: str | None = None
 
     @classmethod
-    def of(cls, frame: Any, image_column: str | None) -> FrameSheet:
-        """The table of a DataFrame; relative paths begin in the current folder."""
+    def of(cls, frame: Any, image_column: str | None, root: str | None) -> FrameSheet:
+        """The table of a DataFrame; relative paths begin in `root`, or the current folder."""
         import pandas as pd
 
         if not isinstance(frame, pd.DataFrame) and hasattr(frame, "to_pandas") and hasattr(frame, "columns"):
@@ -130,7 +128,7 @@ class FrameSheet(Sheet):
         paths = next((name for name in wanted if name in lower), None)
         if header and not len(frame):
             raise HistobenchError("the DataFrame has no rows")
-        return cls("the DataFrame", lower, Path.cwd(), frame, paths)
+        return cls("the DataFrame", lower, Path(root or "").expanduser().absolute(), frame, paths)
 
     def origin(self, line: int) -> str:
         label = self.frame.index[line]
@@ -149,10 +147,11 @@ class FrameSheet(Sheet):
 
     def _texts(self, values: pd.Series[Any], name: str) -> Iterable[str]:
         """The cells of a column as text; a value that no text stands for is an error with its row."""
-        numbers = values.dropna() if getattr(values.dtype, "kind", "") == "f" else None
-        if numbers is not None and _are_whole(numbers.to_numpy(float)):
+        if getattr(values.dtype, "kind", "") == "f":
             # Where one is missing, pandas keeps whole numbers as floats: patient 10 is no patient "10.0".
-            values = values.astype("Int64")
+            numbers = values.dropna().to_numpy(float)
+            is_whole = ((numbers == numbers.round()) & (abs(numbers) < 2**53)).all()
+            values = values.astype("Int64") if is_whole else values
         missing = values.isna().to_numpy(bool)
         for line, value in enumerate(values):
             if isinstance(value, list | tuple | dict | set) or getattr(value, "ndim", 0) != 0:
@@ -171,13 +170,8 @@ class FrameSheet(Sheet):
                     f"{self.origin(line)}: {name} {_shown(text)} is not valid Unicode text; rename the {what}"
                 )
             if name == self.paths and text:
-                text = str(Path(text).expanduser().absolute())
+                text = str(self.base / Path(text).expanduser())
             yield text
-
-
-def _are_whole(numbers: Any) -> bool:
-    """Whether a column of floats [n] holds whole numbers that floats hold exactly."""
-    return bool(((numbers == numbers.round()) & (abs(numbers) < 2**53)).all())
 
 
 def _shown(value: Any) -> str:
@@ -185,16 +179,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}"
 
 
-# Text files that people write by hand or export from a spreadsheet.
-
-
 def read_text(path: str | Path, *, what: str) -> str:
-    """The content of a text file without its byte-order mark: UTF-8, UTF-16 with a mark, or Windows-1252.
-
-    `what` names the file in errors: one that is missing, empty or not text.
-    """
-    encoding = _encoding(Path(path), what)
-    with open(path, encoding=encoding, errors="replace", newline="") as handle:
+    """A text file without its byte-order mark: UTF-8, UTF-16 with a mark, or Windows-1252."""
+    with open(path, encoding=_encoding(Path(path), what), errors="replace", newline="") as handle:
         text = handle.read()
     if not text.strip():
         raise HistobenchError(f"{what} {path} is empty")
@@ -202,39 +189,30 @@ def read_text(path: str | Path, *, what: str) -> str:
 
 
 def _encoding(path: Path, what: str) -> str:
-    """How a text file is encoded; it is read piece by piece, for tables may be larger than the memory."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    found, line, is_empty = "utf-8-sig", 1, True
-    try:
-        with regular(path).open("rb") as handle:
-            while chunk := handle.read(1 << 20):
-                if handle.tell() == len(chunk) and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                    return "utf-16"
-                if b"\0" in chunk:
-                    line += chunk.count(b"\n", 0, chunk.index(b"\0"))
-                    raise HistobenchError(
-                        f"{path}:{line}: the {what} holds a NUL byte; is it really a text file?"
-                    )
-                line += chunk.count(b"\n")
-                is_empty = is_empty and not chunk.removeprefix(codecs.BOM_UTF8).strip()
-                try:
-                    decoder.decode(chunk)
-                except UnicodeDecodeError:
-                    found = "cp1252"
-            decoder.decode(b"", final=True)
-    except FileNotFoundError:
-        raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}") from None
-    except UnicodeDecodeError:
-        found = "cp1252"
+    """How a text file is encoded; it is read line by line, for tables may be larger than the memory."""
+    if not path.exists():
+        raise HistobenchError(f"{what} {path} does not exist{_nearest_file(path)}")
+    found, is_empty = "utf-8-sig", True
+    with regular(path).open("rb") as handle:
+        for number, line in enumerate(handle, start=1):
+            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                return "utf-16"
+            if b"\0" in line:
+                raise HistobenchError(
+                    f"{path}:{number}: the {what} holds a NUL byte; is it really a text file?"
+                )
+            is_empty = is_empty and not line.removeprefix(codecs.BOM_UTF8).strip()
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                found = "cp1252"
     if is_empty:
         raise HistobenchError(f"{what} {path} is empty")
     return found
 
 
 def _nearest_file(path: Path) -> str:
-    try:
-        names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
-    except OSError:
+    if not path.parent.is_dir():
         return f"; the folder {path.parent} does not exist either"
-    hint = did_you_mean(path.name, names)
+    hint = did_you_mean(path.name, os.listdir(path.parent))
     return f"; {hint}" if hint.startswith("did you mean") else ""

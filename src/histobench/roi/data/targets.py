@@ -18,7 +18,7 @@ _YES_OR_NO = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 
 
 
 #: Classes of masks with a meaning of their own, in any case.
-BACKGROUND, IGNORE = "background", "ignore"
+IGNORE = "ignore"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class TargetColumns:
 
     kind: str
     names: tuple[str, ...]
-    #: Of masks: the class of every code.
     codes: tuple[tuple[int, str], ...] = ()
 
     @property

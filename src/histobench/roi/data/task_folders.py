@@ -1,11 +1,6 @@
 """Task folders of published benchmarks as they are: Patho-Bench, HEST-Benchmark and plismbench.
 
-    patho-bench   k=all.tsv and config.yaml: slides, samples, labels or survival, folds
-    hest          splits/, adata/, patches/ and var_50genes.json: spots with the expression of 50 genes
-    plism         one folder per slide with features.npy: the same places in several scanners and stainings
-
-Each becomes rows like those of any other table. The folds that a folder gives are kept in one column
-(`FOLDS`): a letter per fold, t for train, v for val, e for test.
+The folds of a folder are kept in one column (`FOLDS`): a letter per fold, t for train, v for val, e for test.
 """
 
 from __future__ import annotations
@@ -13,17 +8,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.plain_data import parse_json, read_yaml
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset, RoiImage
-from histobench.roi.data.sites import FOLDS, SAMPLE, as_sites, wanted_columns
+from histobench.roi.data.sites import FOLDS, SAMPLE, wanted_columns
 from histobench.roi.data.tables import read_text
 from histobench.roi.data.targets import TargetColumns
 from histobench.roi.registry.unpack import h5py_module
@@ -50,50 +46,49 @@ def kind_of_folder(folder: Path) -> str:
 def target_of_folder(folder: Path) -> str:
     """What a task folder predicts: `class`, `survival` or `regression`."""
     kind = kind_of_folder(folder)
-    if kind == PATHO_BENCH:
+    if kind != PATHO_BENCH:
+        return REGRESSION if kind == HEST else CLASS
+    with _of_published_form(folder, kind):
         return SURVIVAL if _config(folder)["task_col"].startswith(_SURVIVAL_TASKS) else CLASS
-    return REGRESSION if kind == HEST else CLASS
 
 
 def read_task_folder(folder: Path, name: str | None, site_columns: Sequence[str] = ()) -> Reading:
-    """The rows of a task folder; what is wrong with it comes back beside what could be read."""
+    """The rows of a task folder; what is wrong with them comes back beside what could be read."""
     kind = kind_of_folder(folder)
-    if kind == PATHO_BENCH:
-        return _patho_bench(folder, name, site_columns)
-    return _hest(folder, name) if kind == HEST else _plism(folder, name)
+    with _of_published_form(folder, kind):
+        if kind == PATHO_BENCH:
+            return _patho_bench(folder, name, site_columns)
+        return _hest(folder, name) if kind == HEST else _plism(folder, name)
 
 
-# Patho-Bench
+@contextmanager
+def _of_published_form(folder: Path, kind: str) -> Iterator[None]:
+    """Other files than the published ones are one error, not one for everything that may be different."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise HistobenchError(
+            f"{folder} does not have the published form of {kind} ({type(error).__name__}: {error})"
+        ) from error
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> Any:
     path = folder / CONFIG
-    found = read_yaml(read_text(path, what="Patho-Bench config"), where=str(path))
-    kinds = {"sample_col": str, "task_col": str, "extra_cols": list, "label_dict": dict, "metrics": list}
-    for key, kind in kinds.items():
-        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-            raise HistobenchError(f"{path}: {key!r} ({kind.__name__}) is missing")
-    return dict(found)
+    return read_yaml(read_text(path, what="Patho-Bench config"), where=str(path))
 
 
 def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) -> Reading:
     config = _config(folder)
     path = folder / TABLE
-    header, rows = _table(path, "\t")
+    rows = _table(path, "\t")
+    header = list(rows[0][1])
     task, sample_column = config["task_col"], config["sample_col"]
     survival = (f"{task}_days", f"{task}_event") if task.startswith(_SURVIVAL_TASKS) else ()
     folds = sorted(
-        (column for column in header if "fold_" in column), key=lambda column: _number(path, column)
+        (column for column in header if "fold_" in column), key=lambda column: int(column.rpartition("_")[2])
     )
-    for column in ("slide_id", sample_column, task, *survival):
-        if column not in header:
-            raise HistobenchError(f"{path} has no column {column!r}; {did_you_mean(column, header)}")
-    if not folds:
-        raise HistobenchError(f"{path} has no folds: no column is called fold_0, fold_1, ...")
     target = TargetColumns(SURVIVAL, survival) if survival else None
-    names = {int(label): str(text) for label, text in config["label_dict"].items() if _is_whole(str(label))}
-    if sorted(names) != list(range(len(config["label_dict"]))):
-        raise HistobenchError(f"{folder / CONFIG}: label_dict must name the labels 0, 1, ..., without a gap")
+    names = {int(label): str(text) for label, text in config["label_dict"].items()}
     problems: list[Problem] = []
     splits: dict[str, list[RoiImage]] = {split: [] for split in SPLITS}
     samples: dict[str, tuple[tuple[str, ...], str]] = {}
@@ -106,9 +101,7 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
         values = tuple(row[column] for column in (task, *folds))
         before = samples.setdefault(sample, (values, origin))
         wrong = next((cell for cell in values[1:] if cell not in SPLITS), None)
-        if not slide or not sample:
-            problems.append(Problem(origin, f"no {'slide_id' if not slide else sample_column}"))
-        elif wrong is not None:
+        if wrong is not None:
             problems.append(Problem(origin, f"fold {wrong!r} is not train, val or test", "row", "fold"))
         elif before[0] != values:
             what = "label" if before[0][0] != values[0] else "fold"
@@ -128,7 +121,7 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
                 continue
             label = 0 if target else _whole(row[task])
             case = row.get("case_id") or sample
-            image = RoiImage(folder / slide, label, slide, origin, case, as_sites(sites), numbers)
+            image = RoiImage(folder / slide, label, slide, origin, case, tuple(sites.items()), numbers)
             splits[values[1]].append(image)
     classes = (SURVIVAL,) if target else tuple(names[label] for label in range(len(names)))
     found = {split: tuple(images) for split, images in splits.items() if images}
@@ -136,108 +129,53 @@ def _patho_bench(folder: Path, name: str | None, site_columns: Sequence[str]) ->
     return Reading(data, tuple(problems))
 
 
-def _table(path: Path, separator: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """The header of a table and its rows with their lines, all cells as they are written."""
-    reader = csv.reader(io.StringIO(read_text(path, what="table"), newline=""), delimiter=separator)
-    header = next(reader)
-    rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-    called = "tabs" if separator == "\t" else "commas"
-    if len(header) < 2:
-        raise HistobenchError(f"{path} has one column ({header[0][:60]}); separate the columns by {called}")
-    for line, cells in rows:
-        if len(cells) != len(header):
-            wrong = f"{len(cells)} cells separated by {called}, not {len(header)} as in the header"
-            raise HistobenchError(f"{path}:{line}: {wrong}")
-    return header, [(line, dict(zip(header, cells, strict=True))) for line, cells in rows]
-
-
-def _number(path: Path, column: str) -> int:
-    last = column.rpartition("_")[2]
-    if not last.isdigit():
-        raise HistobenchError(f"{path}: the column {column!r} does not end with the number of a fold")
-    return int(last)
-
-
-def _is_whole(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.0+)?", text) is not None
+def _table(path: Path, separator: str) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a table with their lines, all cells as they are written."""
+    reader = csv.DictReader(io.StringIO(read_text(path, what="table"), newline=""), delimiter=separator)
+    return [(reader.line_num, {name: cell.strip() for name, cell in row.items()}) for row in reader]
 
 
 def _whole(text: str) -> int:
     """A label of a table, where pandas may have written 1.0; -1 for another text."""
-    return int(float(text)) if _is_whole(text) else -1
-
-
-# HEST-Benchmark
+    return int(float(text)) if re.fullmatch(r"\d+(\.0+)?", text) else -1
 
 
 def _hest(folder: Path, name: str | None) -> Reading:
     """Spots of every sample as rows: image, barcode, log1p counts of the genes, folds of the sample."""
-    genes = _genes(folder)
+    genes = tuple(dict.fromkeys(parse_json(read_text(folder / GENES, what="HEST gene list"))["genes"]))
     target = TargetColumns(REGRESSION, genes)
     folds = _hest_folds(folder)
     splits: dict[str, list[RoiImage]] = {split: [] for split in SPLITS}
     for sample, (patches, expression, patient, words) in folds.items():
         letters = "".join(_LETTERS[word] for word in words)
-        barcodes = _barcodes(patches)
+        with _open(patches) as box:
+            barcodes = as_barcodes(box["barcode" if "barcode" in box else "barcodes"][()])
         counts = _expression(expression, barcodes, genes)
         for row, (barcode, values) in enumerate(zip(barcodes, np.log1p(counts).tolist(), strict=True)):
             path, known_as = Path(f"{patches}/img/{row}"), f"{sample}_{barcode}"
-            sites = as_sites({FOLDS: letters})
+            sites = ((FOLDS, letters),)
             splits[words[0]].append(RoiImage(path, 0, known_as, str(patches), patient, sites, tuple(values)))
     found = {split: tuple(images) for split, images in splits.items() if images}
     return Reading(RoiDataset(name or folder.resolve().name, (REGRESSION,), found, target))
 
 
-def _genes(folder: Path) -> tuple[str, ...]:
-    path = folder / GENES
-    try:
-        found = parse_json(read_text(path, what="HEST gene list"))
-    except ValueError as error:
-        raise HistobenchError(f"{path}: not JSON: {error}") from None
-    genes = found.get("genes") if isinstance(found, dict) else None
-    if not isinstance(genes, list) or not genes or not all(isinstance(gene, str) for gene in genes):
-        raise HistobenchError(f'{path}: expected {{"genes": [names]}}')
-    return tuple(dict.fromkeys(genes))
-
-
 def _hest_folds(folder: Path) -> dict[str, tuple[Path, Path, str, list[str]]]:
     """Of every sample its patches, its expression, its patient, and its part in every fold."""
-    tables = sorted(
-        ((int(match[2]), match[1], path) for path in (folder / "splits").iterdir()
-         if (match := re.fullmatch(r"(train|test)_(\d+)\.csv", path.name))),
-    )  # fmt: skip
-    count = len({number for number, _, _ in tables})
-    if not count or len(tables) != 2 * count:
-        raise HistobenchError(f"{folder / 'splits'}: expected train_0.csv, test_0.csv, train_1.csv, ...")
     found: dict[str, tuple[Path, Path, str, list[str]]] = {}
-    for number, (_, word, path) in enumerate(tables):
-        header, rows = _table(path, ",")
-        for column in ("sample_id", "patches_path", "expr_path"):
-            if column not in header:
-                raise HistobenchError(f"{path} has no column {column!r}; {did_you_mean(column, header)}")
-        for line, row in rows:
-            sample = row["sample_id"]
-            patient = row.get("patient") or sample
-            places = folder / row["patches_path"], folder / row["expr_path"]
-            words = found.setdefault(sample, (*places, patient, []))[3]
-            if len(words) != number // 2:
-                once = (
-                    "is in this fold twice" if len(words) > number // 2 else "is missing from an earlier fold"
-                )
-                raise HistobenchError(f"{path}:{line}: {sample} {once}")
-            words.append(word)
-    short = next((sample for sample, (*_, words) in found.items() if len(words) != count), None)
-    if short is not None:
-        raise HistobenchError(f"{folder / 'splits'}: {short} is not in every fold")
+    count = len(list((folder / "splits").glob("test_*.csv")))
+    for fold in range(count):
+        for word in ("test", "train"):
+            for line, row in _table(folder / "splits" / f"{word}_{fold}.csv", ","):
+                sample = row["sample_id"]
+                places = folder / row["patches_path"], folder / row["expr_path"]
+                patient = row.get("patient") or sample
+                words = found.setdefault(sample, (*places, patient, []))[3]
+                if len(words) != fold:
+                    raise ValueError(f"{word}_{fold}.csv:{line}: {sample} must be once in every fold")
+                words.append(word)
+    if short := [sample for sample, (*_, words) in found.items() if len(words) != count]:
+        raise ValueError(f"{short[0]} is not in every fold")
     return found
-
-
-def _barcodes(path: Path) -> list[str]:
-    with _open(path) as box:
-        key = next((name for name in ("barcode", "barcodes") if name in box), None)
-        if key is None:
-            raise HistobenchError(f"{path} has no `barcode`; expected `img`, `coords`, `barcode` of HEST")
-        return as_barcodes(box[key][()])
 
 
 def as_barcodes(values: Any) -> list[str]:
@@ -255,25 +193,19 @@ def _expression(path: Path, barcodes: Sequence[str], genes: Sequence[str]) -> ND
             }
             for part in (box["obs"], box["var"])
         )
-        for what, wanted, known in (("spot", barcodes, rows), ("gene", genes, columns)):
-            missing = [text for text in wanted if text not in known]
-            if missing:
-                raise HistobenchError(f"{path} has no {what} {missing[0]!r} (missing: {len(missing)})")
         values = h5ad_matrix(box["X"], [columns[gene] for gene in genes])
-    counts = values[[rows[barcode] for barcode in barcodes]].astype(np.float64)
+    counts = np.asarray(values[[rows[barcode] for barcode in barcodes]], dtype=np.float64)
     if not (counts >= 0).all():
-        raise HistobenchError(f"{path}: counts below 0 or missing; HEST-Benchmark has raw counts")
+        raise ValueError(f"{path.name}: counts below 0 or missing")
     return counts
 
 
 def _open(path: Path) -> Any:
-    h5py = h5py_module()
     try:
-        return h5py.File(path, "r")
-    except FileNotFoundError:
-        raise HistobenchError(f"{path} does not exist; the split tables name it") from None
+        return h5py_module().File(path, "r")
     except OSError as error:
-        raise HistobenchError(f"{path} cannot be read as HDF5: {str(error).splitlines()[0][:100]}") from None
+        reason = "it does not exist" if not path.exists() else str(error).splitlines()[0][:100]
+        raise HistobenchError(f"{path} cannot be read as HDF5: {reason}") from None
 
 
 def h5ad_texts(column: Any) -> Any:
@@ -298,17 +230,12 @@ def h5ad_matrix(entry: Any, columns: Sequence[int] | None = None) -> Any:
     return (whole if columns is None else whole[:, list(columns)]).toarray()
 
 
-# plismbench
-
-
 def _plism(folder: Path, name: str | None) -> Reading:
     """Every slide of an extractor's folder; its tiles are places that all slides show."""
     images = []
     for file in sorted(folder.glob("*/features.npy")):
         slide = file.parent.name
-        parts = slide.split("_")
-        if len(parts) < 2:
-            raise HistobenchError(f"{file.parent}: expected STAINING_SCANNER..., such as GMH_S60_to_GMH_S60")
-        sites = as_sites({"staining": parts[0], "scanner": parts[1]})
+        staining, scanner = slide.split("_")[:2]
+        sites = (("staining", staining), ("scanner", scanner))
         images.append(RoiImage(file.parent, 0, slide, str(file), None, sites))
     return Reading(RoiDataset(name or folder.resolve().name, ("tissue",), {"test": tuple(images)}))

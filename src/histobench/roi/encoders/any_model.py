@@ -1,18 +1,16 @@
-"""Models outside the zoo in one line: `timm:NAME`, `hf:OWNER/NAME[@revision]`, or a Python object.
-
-The transform comes from the model's own configuration. No one has compared these models with their authors'
-code, so making one warns and says which transform and pooling are used.
-"""
+"""Models outside the zoo in one line: `timm:NAME`, `hf:OWNER/NAME[@revision]`, or a Python object."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
+import io
 import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,28 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import read_plain_text
-from histobench.core.plain_data import parse_json
+from histobench.core.files import read_note
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.checkpoint import checkpoint_sha256, load_strictly, read_checkpoint
 from histobench.roi.encoders.construct import RESAMPLING, SEED, SkipRandomInit, StandIn, fill_with_seed
 from histobench.roi.encoders.encoder_spec import NORMS, Cost, EncoderSpec, WeightsSource
 from histobench.roi.encoders.families.family import pool_tokens
-from histobench.roi.encoders.own_encoder import state_sha256, text_sha256, version_of
 from histobench.roi.encoders.own_name import TIMM, UNCHECKED, split_alias, split_model
 from histobench.roi.encoders.patch_tokens import prefix_of
 from histobench.roi.encoders.transform import INTERPOLATIONS, TransformSpec
-from histobench.roi.encoders.weights import (
-    HUB_FILES,
-    check_packages,
-    find_checkpoint,
-    find_weights,
-)
+from histobench.roi.encoders.weights import HUB_FILES, check_packages, find_weights, resolve_weights
 from histobench.roi.encoders.weights_download import fetch_from_hub, is_offline
 
 log = logging.getLogger(__name__)
 
-TOKEN_POOLINGS = ("cls", "mean", "cls+mean")
 #: The standard preprocessing of torchvision, for Python objects that say nothing about theirs.
 PLAIN = TransformSpec()
 _said: set[str] = set()
@@ -65,7 +55,7 @@ def create_any_model(
     """The frozen encoder of `timm:NAME` or `hf:OWNER/NAME`, with a warning that no one checked it."""
     model = find_model(split_alias(name)[1])
     spec = model.spec.with_size(resize_size)
-    checkpoint = find_weights(spec, weights) if allow_random else find_checkpoint(spec, weights)
+    checkpoint = find_weights(spec, weights) if allow_random else resolve_weights(spec, weights)
     with SkipRandomInit():
         network = model.build()
     if checkpoint is None:
@@ -74,13 +64,12 @@ def create_any_model(
     else:
         model.load(network, read_checkpoint(checkpoint), f"{spec.name}: {checkpoint}")
         identity = f"sha256:{checkpoint_sha256(checkpoint)}"
-    encoder = UncheckedEncoder(network, model.run, spec.transform, spec.dim)
-    return _frozen(encoder, name, spec, identity)
+    return _frozen(UncheckedEncoder(network, model.run, spec.transform, spec.dim), name, spec, identity)
 
 
 def model_stand_in(name: str, spec: EncoderSpec, weights: str | None) -> BasePatchEncoder:
     """Return what `create_any_model` would return, without a network."""
-    return _frozen(StandIn(spec), name, spec, f"sha256:{checkpoint_sha256(find_checkpoint(spec, weights))}")
+    return _frozen(StandIn(spec), name, spec, f"sha256:{checkpoint_sha256(resolve_weights(spec, weights))}")
 
 
 def _frozen(encoder: BasePatchEncoder, name: str, spec: EncoderSpec, weights: str) -> BasePatchEncoder:
@@ -112,7 +101,6 @@ class UncheckedEncoder(BasePatchEncoder):
         self.embed_dim = dim or 0
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [b, embed_dim] of preprocessed images [b, 3, h, w]."""
         return self._run(self.network, images)
 
 
@@ -140,15 +128,14 @@ def find_model(name: str) -> AnyModel:
     return _hugging_face(name, place, revision, pooling)
 
 
-# timm
-
-
 def _timm(
     name: str, arch: str, config: Mapping[str, Any], pooling: str, source: WeightsSource | None
 ) -> AnyModel:
     """`config` is the content of a hub repository's config.json; empty for a name of timm."""
     import timm
     from timm.data import resolve_data_config
+
+    from histobench.roi.encoders.families.timm import TimmFamily
 
     if not timm.is_model(arch):
         raise HistobenchError(
@@ -159,12 +146,9 @@ def _timm(
     if config.get("global_pool"):
         arguments.setdefault("global_pool", config["global_pool"])
 
-    def build() -> nn.Module:
-        try:
-            return timm.create_model(arch, pretrained=False, **arguments)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise HistobenchError(f"{name}: timm cannot build {arch!r}: {error}") from error
-
+    family = TimmFamily()
+    spec = _spec(name, "timm", arch, WeightsSource(), kwargs=arguments, pooling=pooling or "pooled")
+    build, run = partial(family.build, spec), partial(family.encode_image, spec)
     network = _skeleton(build)
     stated: dict[str, Any] = {**network.pretrained_cfg, **(config.get("pretrained_cfg") or {})}
     data = resolve_data_config({}, pretrained_cfg=stated, model=network)
@@ -174,27 +158,20 @@ def _timm(
             f"{name}: its preprocessing ({channels} x {height} x {width}, {data['crop_mode']}) is not a "
             "square RGB crop; write an encoder of your own (my_file.py:MyEncoder)"
         )
-    pooling = pooling or "pooled"
-    run = _pooled_by_network if pooling == "pooled" else partial(_timm_tokens, pooling=pooling)
     classifiers = stated.get("classifier") or ()
-    heads = tuple(
-        f"{head}.*" for head in ([classifiers] if isinstance(classifiers, str) else classifiers) if head
-    )
+    classifiers = [classifiers] if isinstance(classifiers, str) else classifiers
+    heads = tuple(f"{head}.*" for head in classifiers if head)
     if source is None:
         hub, url = str(stated.get("hf_hub_id") or ""), str(stated.get("url") or "")
         file = str(stated.get("hf_hub_filename") or HUB_FILES[0])
         source = (
             WeightsSource(repo=hub, file=file, ignore=heads) if hub else WeightsSource(kind="url", url=url)
         )
-    spec = _spec(
-        name,
-        "timm",
-        arch,
-        source,
+    spec = replace(
+        spec,
+        source=source,
         transform=_timm_transform(name, data),
-        pooling=pooling,
         license=str(stated.get("license") or "not stated"),
-        kwargs=arguments,
         sizes="fixed" if stated.get("fixed_input_size") else "any",
     )
 
@@ -220,39 +197,20 @@ def _timm_transform(name: str, data: Mapping[str, Any]) -> TransformSpec:
     )
 
 
-def _pooled_by_network(network: Any, images: Tensor) -> Tensor:
-    return network(images)
-
-
-def _timm_tokens(network: Any, images: Tensor, *, pooling: str) -> Tensor:
-    return _pooled(network.forward_features(images), pooling, int(getattr(network, "num_prefix_tokens", 0)))
-
-
-def _pooled(tokens: Tensor, pooling: str, prefix: int) -> Tensor:
-    if tokens.ndim != 3 or ("cls" in pooling and not prefix):
-        lacking = "class token" if "cls" in pooling else f"tokens (its output: {tuple(tokens.shape)})"
-        raise HistobenchError(f"this network has no {lacking}: leave out @{pooling}")
-    return pool_tokens(tokens, pooling, prefix=prefix)
-
-
-# The Hugging Face hub: timm, transformers and open_clip
-
-
 def _hugging_face(name: str, place: str, revision: str, pooling: str) -> AnyModel:
     folder = Path(place).expanduser()
     if folder.is_dir():
-        read: Callable[[str], dict[str, Any] | None] = partial(_local_config, folder)
         found = next((file for file in HUB_FILES if (folder / file).is_file()), HUB_FILES[0])
         source = WeightsSource(kind="project", file=str(folder / found))
         page = str(folder)
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", place) and not place.startswith("."):
         source = WeightsSource(repo=place, revision=revision, file=HUB_FILES[0])
-        read = partial(_hub_config, name, source)
         page = place
     else:
         if place.startswith(("/", ".", "~")) or place.count("/") > 1:
             raise HistobenchError(f"{name}: the folder {folder} does not exist")
         raise HistobenchError(f"{name}: expected hf:OWNER/NAME, hf:OWNER/NAME@revision or hf:FOLDER")
+    read = partial(_config, name, source)
     config, clip = read("config.json"), None
     if config is None or ("architecture" not in config and "model_type" not in config):
         clip = read("open_clip_config.json")
@@ -275,13 +233,11 @@ def _hugging_face(name: str, place: str, revision: str, pooling: str) -> AnyMode
     raise HistobenchError(f"{name}: {page} is not a model of timm, transformers or open_clip")
 
 
-def _local_config(folder: Path, file: str) -> dict[str, Any] | None:
-    return _json(folder / file) if (folder / file).is_file() else None
-
-
-def _hub_config(name: str, source: WeightsSource, file: str) -> dict[str, Any] | None:
+def _config(name: str, source: WeightsSource, file: str) -> dict[str, Any] | None:
+    if source.kind == "project":
+        return read_note(Path(source.file).with_name(file))
     try:
-        return _json(fetch_from_hub(_spec(name, "timm", "", source), file))
+        return read_note(fetch_from_hub(_spec(name, "timm", "", source), file))
     except HistobenchError as error:
         if is_offline() or "has no" not in str(error):
             raise
@@ -289,7 +245,6 @@ def _hub_config(name: str, source: WeightsSource, file: str) -> dict[str, Any] |
 
 
 def _hub_file(name: str, source: WeightsSource, clip: bool) -> str:
-    """The checkpoint's name in the repository: the first of the usual ones that is there."""
     from huggingface_hub import try_to_load_from_cache
 
     usual = [file for file in HUB_FILES if file.startswith("open_clip") == clip]
@@ -305,16 +260,6 @@ def _hub_file(name: str, source: WeightsSource, clip: bool) -> str:
             if file_exists(source.repo, file, revision=source.revision or None):
                 return file
     return usual[0]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_plain_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HistobenchError(f"{path} is not valid JSON") from error
-    if not isinstance(content, dict):
-        raise HistobenchError(f"{path} is not a model's configuration")
-    return content
 
 
 def _transformers(
@@ -342,14 +287,10 @@ def _transformers(
     stated = json.dumps({key: config[key] for key in config if key not in unrelated}, sort_keys=True)
 
     def build() -> nn.Module:
-        try:
-            return transformers.AutoModel.from_config(settings)
-        except ValueError as error:
-            raise HistobenchError(f"{name}: transformers cannot build {kind}: {error}") from error
+        return transformers.AutoModel.from_config(settings)
 
     network = _skeleton(build)
-    if not pooling:
-        pooling = "pooled" if _has_pooled(network) else "mean"
+    pooling = pooling or ("pooled" if _has_pooled(network) else "mean")
     run = partial(_transformers_output, pooling=pooling)
     kwargs = {"model_type": kind, "config": hashlib.sha256(stated.encode()).hexdigest()}
     spec = _measured(replace(spec, pooling=pooling, kwargs=kwargs), network, run)
@@ -363,7 +304,7 @@ def _transformers(
             loaded, info = type(network).from_pretrained(
                 None, config=settings, state_dict=state, output_loading_info=True
             )
-        except (RuntimeError, ValueError, KeyError) as error:
+        except RuntimeError as error:
             raise HistobenchError(f"{where}: these are not this encoder's weights ({error})") from error
         finally:
             transformers.logging.set_verbosity(level)
@@ -385,13 +326,9 @@ def _transformers(
 
 def _has_pooled(network: Any) -> bool:
     """Whether the network gives one vector per image by itself."""
-    return (
-        hasattr(network, "get_image_features")
-        or getattr(network, "pooler", None) is not None
-        or getattr(network, "avgpool", None) is not None
-        or "convnext" in network.config.model_type
-        or "dino" in network.config.model_type
-    )
+    parts = ("get_image_features", "pooler", "avgpool")
+    is_pooled = any(kind in network.config.model_type for kind in ("convnext", "dino"))
+    return is_pooled or any(getattr(network, part, None) is not None for part in parts)
 
 
 def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tensor:
@@ -402,7 +339,7 @@ def _transformers_output(network: Any, images: Tensor, *, pooling: str) -> Tenso
             raise HistobenchError("this network has no pooled output: give @cls or @mean")
         return vector.flatten(1)
     tower = getattr(network, "vision_model", network)
-    return _pooled(tower(pixel_values=images).last_hidden_state, pooling, prefix_of(tower))
+    return pool_tokens(tower(pixel_values=images).last_hidden_state, pooling, prefix=prefix_of(tower))
 
 
 def _processor_transform(name: str, config: Mapping[str, Any]) -> TransformSpec:
@@ -427,14 +364,10 @@ def _processor_transform(name: str, config: Mapping[str, Any]) -> TransformSpec:
 
 
 def _side(size: Any) -> int | None:
-    if isinstance(size, int):
-        return size
     if isinstance(size, Mapping):
-        if "shortest_edge" in size:
-            return int(size["shortest_edge"])
-        if size.get("height") and size.get("height") == size.get("width"):
-            return int(size["height"])
-    return None
+        square = size.get("height") if size.get("height") == size.get("width") else None
+        size = size.get("shortest_edge") or square
+    return int(size) if size and isinstance(size, int | float) else None
 
 
 def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: WeightsSource) -> AnyModel:
@@ -464,16 +397,10 @@ def _open_clip(name: str, config: Mapping[str, Any], pooling: str, source: Weigh
         return CLIP(model["embed_dim"], vision, text, quick_gelu=quick).visual
 
     def load(network: Any, state: dict[str, Tensor], where: str) -> None:
-        visual = {
-            key.removeprefix("visual."): value for key, value in state.items() if key.startswith("visual.")
-        }
+        visual = {key[7:]: value for key, value in state.items() if key.startswith("visual.")}
         load_strictly(network, visual or state, where=where)
 
-    spec = _measured(spec, _skeleton(build), _pooled_by_network)
-    return AnyModel(spec, build, _pooled_by_network, load)
-
-
-# What all of them share
+    return AnyModel(_measured(spec, _skeleton(build), nn.Module.__call__), build, nn.Module.__call__, load)
 
 
 def _spec(name: str, family: str, arch: str, source: WeightsSource, **more: Any) -> EncoderSpec:
@@ -508,16 +435,12 @@ def _measured(spec: EncoderSpec, network: Any, run: Callable[[Any, Tensor], Tens
     try:
         with torch.inference_mode():
             shape = tuple(run(network, torch.zeros(1, 3, side, side, device=device)).shape)
-    except HistobenchError as error:
-        raise HistobenchError(f"{spec.name}: {error}") from None
     except Exception as error:  # a foreign network may fail in any way
-        raise HistobenchError(
-            f"{spec.name} cannot compute features ({type(error).__name__}: {error})"
-        ) from error
+        raise HistobenchError(f"{spec.name} cannot compute features: {error}") from error
     if len(shape) != 2:
         raise HistobenchError(
             f"{spec.name}: its output ({spec.pooling}) has shape {shape}, not one vector per image; "
-            f"name a pooling: {', '.join('@' + each for each in TOKEN_POOLINGS)}"
+            f"name a pooling: @cls, @mean, @cls+mean"
         )
     params = sum(parameter.numel() for parameter in network.parameters())
     return replace(spec, dim=int(shape[1]), cost=Cost(params=params))  # the work per image is not counted
@@ -536,11 +459,8 @@ def _three(values: Any) -> tuple[float, float, float]:
     return first, second, third
 
 
-# Python objects
-
-
 def wrap_object(model: Any, *, name: str | None, transform: Any, size: int | None) -> BasePatchEncoder:
-    """An encoder from a `torch.nn.Module`, or a callable from images [b, 3, h, w] to features [b, d]."""
+    """An encoder from a module, or a callable from images [b, 3, h, w] to features [b, d]."""
     called = name or getattr(model, "__name__", None) or type(model).__name__
     if isinstance(model, BasePatchEncoder):
         model.name = name or model.name or called
@@ -553,8 +473,6 @@ def wrap_object(model: Any, *, name: str | None, transform: Any, size: int | Non
     transform = transform if transform is not None else PLAIN
     if size is not None and isinstance(transform, TransformSpec):
         transform = transform.with_size(size)
-    if not callable(transform):
-        raise HistobenchError(f"{called}: transform must be a callable from a PIL image to a tensor")
     encoder = UncheckedEncoder(model, partial(_call, called), transform)
     encoder.name = called
     encoder.eval().requires_grad_(False)
@@ -565,7 +483,7 @@ def wrap_object(model: Any, *, name: str | None, transform: Any, size: int | Non
     device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
     with torch.inference_mode():
         encoder.embed_dim = int(encoder(picture[None].to(device)).shape[1])
-    encoder.identity = _identity_of(model)
+    encoder.identity = {**identity_of_object(model), "unchecked": True}
     warn_unchecked(called, transform, f"{encoder.embed_dim} numbers")
     return encoder
 
@@ -577,8 +495,9 @@ def _call(name: str, model: Any, images: Tensor) -> Tensor:
     try:
         output = torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError):
+        kind = type(output).__name__
         raise HistobenchError(
-            f"{name} gives a {type(output).__name__} that is not numbers; expected [images, dimension]"
+            f"{name} gives a {kind} that is not numbers; expected [images, dimension]"
         ) from None
     if output.ndim != 2 or len(output) != len(images):
         raise HistobenchError(
@@ -588,8 +507,8 @@ def _call(name: str, model: Any, images: Tensor) -> Tensor:
     return output
 
 
-def _identity_of(model: Any) -> dict[str, Any]:
-    """The class or text of the object and its weights; what it reads elsewhere is found by the recheck."""
+def identity_of_object(model: Any) -> dict[str, Any]:
+    """Give the class or text of an object, its weights and version; the rest is found by the recheck."""
     owner = getattr(model, "__self__", None)
     module = next((each for each in (model, owner) if isinstance(each, nn.Module)), None)
     texts = type(module).__mro__ if module is not None else (model, type(model))
@@ -597,7 +516,34 @@ def _identity_of(model: Any) -> dict[str, Any]:
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "weights": f"sha256:{state_sha256(module)}" if module is not None else "not known",
-        "source": text_sha256(texts, ("torch", "builtins")),
-        "unchecked": True,
+        "source": _text_sha256(texts),
         **version_of(module if module is not None else model),
     }
+
+
+def version_of(network: object) -> dict[str, Any]:
+    """Give the attribute `version` as a part of the identity: the user's word that the features changed."""
+    version = getattr(network, "version", None)
+    return {"version": str(version)} if isinstance(version, str | int | float) else {}
+
+
+def _text_sha256(parts: Iterable[Any]) -> str:
+    """Hash the text of the user's classes and functions."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if getattr(part, "__module__", "").partition(".")[0] not in ("torch", "histobench", "builtins"):
+            with contextlib.suppress(OSError, TypeError):  # defined at a prompt
+                digest.update(inspect.getsource(part).encode())
+    return digest.hexdigest()
+
+
+def state_sha256(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:  # of quantized layers
+            torch.save(tensor, stored := io.BytesIO())
+            digest.update(f"{name}|".encode() + stored.getvalue())
+            continue
+        digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -13,6 +13,8 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.patch_tokens import network_tokens
 from histobench.roi.encoders.transform import TransformSpec
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class BasePatchEncoder(nn.Module):
     """A frozen image encoder: images in, one feature vector per image out.
@@ -62,8 +64,6 @@ class BasePatchEncoder(nn.Module):
         """Whether the class brings its own `run_zero_shot`."""
         return type(self).run_zero_shot is not BasePatchEncoder.run_zero_shot
 
-
-# Prompts to class vectors: ensembles over templates, and a cache of texts already encoded.
 
 #: One prompt per class, or several prompts per class.
 Prompts = Sequence[str] | Sequence[Sequence[str]]

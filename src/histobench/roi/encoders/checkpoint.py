@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import hashlib
-import pickle
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,6 @@ from histobench.roi.encoders.file_hash import sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-# Which files make up a checkpoint, and what identifies them.
 
 #: How the name of a sharded checkpoint's table of contents ends.
 INDEX = ".index.json"
@@ -51,52 +47,37 @@ def shards_of(index: Path, *, only: str = "") -> list[Path]:
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing or not names:
         what = missing[0] if missing else "no file at all"
-        raise HistobenchError(f"{index} names {what}, which is not beside it; download every shard")
+        raise HistobenchError(f"{index} names {what}, which is not next to it; download every shard")
     return [index.parent / name for name in names]
 
-
-# What a file is by its first bytes, whatever it is called.
 
 HEAD_BYTES = 512
 #: The largest header that the safetensors format allows.
 SAFETENSORS_HEADER = 100_000_000
 #: First bytes of what people take for a checkpoint, and what to do about it.
-STRANGERS = (
-    (
-        b"version https://git-lfs",
-        "a git-lfs pointer, not the weights: run `git lfs pull` there, or download the file itself",
-    ),
-    (b"<!doctype html", "a web page, not the weights (a login or error page?): download the file again"),
-    (b"<html", "a web page, not the weights (a login or error page?): download the file again"),
-    (b"\x1f\x8b", "a gzip archive; unpack it and give the checkpoint inside"),
-    (b"{", "a JSON text, not weights; give the checkpoint itself (or the .index.json of a sharded one)"),
-)
+_PAGE = "a web page, not the weights (a login or error page?): download the file again"
+STRANGERS = {
+    b"version https://git-lfs": "a git-lfs pointer, not the weights: run `git lfs pull`, or download it",
+    b"<!doctype html": _PAGE,
+    b"<html": _PAGE,
+    b"\x1f\x8b": "a gzip archive; unpack it and give the checkpoint inside",
+    b"{": "a JSON text, not weights; give the checkpoint itself (or the .index.json of a sharded one)",
+}
 
 
-def kind_of(path: Path) -> str:
-    """`safetensors`, `zip`, `truncated zip` or `pickle`; anything that cannot be weights is an error."""
-    try:
-        with open(regular(path), "rb") as handle:
-            size = path.stat().st_size
-            head = handle.read(HEAD_BYTES)
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
+def is_safetensors(path: Path) -> bool:
+    """Whether a file is in this format, whatever it is called; one that cannot be weights is an error."""
+    with open(regular(path), "rb") as handle:
+        head = handle.read(HEAD_BYTES)
     if not head:
         raise HistobenchError(f"{path} is empty: a download that failed? fetch it again")
-    if is_safetensors(head):
-        return "safetensors"
-    if head.startswith(b"PK"):
-        return "zip" if zipfile.is_zipfile(path) else "truncated zip"
+    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER:
+        return True  # a length, and so much JSON
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    for prefix, what in STRANGERS:
+    for prefix, what in STRANGERS.items():
         if start.startswith(prefix):
-            raise HistobenchError(f"{path} is {what} ({size} bytes)")
-    return "pickle"
-
-
-def is_safetensors(head: bytes) -> bool:
-    """Whether a file that starts like this is in the safetensors format: a length, and so much JSON."""
-    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER
+            raise HistobenchError(f"{path} is {what}")
+    return False
 
 
 #: Under which names training scripts store the weights inside a larger dictionary.
@@ -121,24 +102,15 @@ MESSAGE = 100
 
 
 def read_checkpoint(path: Path, *, container: str = "", only: str = "") -> dict[str, Tensor]:
-    """The tensors of a checkpoint file by name, whatever dictionary they are wrapped in.
+    """The tensors of a checkpoint by name, whatever they are wrapped in.
 
-    `.safetensors`, everything `torch.load(weights_only=True)` reads, and sharded checkpoints by their index.
-    With `only`, the tensors whose names start like this, without this start; of a safetensors file nothing
-    else is read.
-    """
+    With `only`, those whose names start like this, without this start."""
     if path.name.endswith(INDEX):
         state: dict[str, Tensor] = {}
         for part in shards_of(path, only=only):
             state.update(read_checkpoint(part, only=only))
         return state
-    kind = kind_of(path)
-    if kind == "truncated zip":
-        raise HistobenchError(f"{path} is truncated: its end is missing; download or copy it again")
-    if kind == "pickle" and path.suffix == ".safetensors":
-        raise HistobenchError(f"{path} is damaged or not a safetensors file; download or copy it again")
-    content = _read_safetensors(path, only) if kind == "safetensors" else _read_pickle(path)
-    state = _unwrap(content, container)
+    state = _unwrap(_read_safetensors(path, only) if is_safetensors(path) else _read_pickle(path), container)
     if only and any(name.startswith(only) for name in state):
         # A file of that part alone has no such start: all of it is taken.
         state = {name.removeprefix(only): state[name] for name in state if name.startswith(only)}
@@ -151,6 +123,8 @@ def load_strictly(
     network: nn.Module, state: Mapping[str, Tensor], *, where: str, ignore: Iterable[str] = ()
 ) -> None:
     """Load `state` into `network`; a missing, unexpected or misshapen tensor is an error that names it."""
+    import torch
+
     expected, ignored = network.state_dict(), tuple(ignore)
     fitted = fit_names(state, expected)
     both = {name: (fitted[name], tensor) for name, tensor in expected.items() if name in fitted}
@@ -166,28 +140,20 @@ def load_strictly(
             for name, (given, own) in both.items()
             if given.shape != own.shape
         ],
+        "quantized, without the scales that they need": [
+            name
+            for name, (given, own) in both.items()
+            if own.is_floating_point() and not (given.is_floating_point() and given.element_size() > 1)
+        ],
     }
     problems = [f"{len(names)} {what} ({_some(names)})" for what, names in faults.items() if names]
     if problems:
         raise HistobenchError(f"{where}: these are not this encoder's weights: tensors {'; '.join(problems)}")
-    # Numbers of eight bits or fewer need scales to mean anything, which a copy would lose.
-    coarse = [
-        f"{name} is {str(given.dtype).removeprefix('torch.')}"
-        for name, (given, own) in both.items()
-        if own.is_floating_point() and not (given.is_floating_point() and given.element_size() > 1)
-    ]
-    if coarse:
-        raise HistobenchError(
-            f"{where}: these are quantized or converted weights ({_some(coarse)}); give the checkpoint in "
-            "floating point"
-        )
     network.load_state_dict({name: given for name, (given, _) in both.items()}, strict=True)
-    broken = [
-        name
-        for name, (given, _) in both.items()
-        if given.is_floating_point() and not _is_finite(given) and not name.endswith(BOUNDS)
-    ]
-    if broken:
+    # A sum is NaN or infinite if any element is, and costs one pass without a mask in memory.
+    parts = ((name, given) for name, (given, _) in both.items() if given.is_floating_point())
+    checked = [(name, given.sum(dtype=torch.float32)) for name, given in parts if not name.endswith(BOUNDS)]
+    if broken := [name for name, total in checked if not torch.isfinite(total)]:
         raise HistobenchError(f"{where}: NaN or infinity in {_some(broken)}; the file is damaged")
 
 
@@ -196,10 +162,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def fit_names(state: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
-    """Strip wrapper prefixes (`module.`, `model.`, ...) as long as more names fit the network.
-
-    A name that never had the prefix keeps it, so that it is reported as unexpected.
-    """
+    """Strip wrapper prefixes (`module.`, `model.`, ...) as long as more names fit the network."""
     wanted = set(expected)
     current = dict(state)
     while True:
@@ -219,7 +182,6 @@ def fit_names(state: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
 
 
 def strip_shared_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Take off wrapper prefixes that every name has."""
     for _ in range(3):
         for prefix in PREFIXES:
             if all(name.startswith(prefix) for name in state):
@@ -249,26 +211,20 @@ def _read_pickle(path: Path) -> Any:
         # By its handle: given a name, torch would judge the file by how that ends.
         with open(regular(path), "rb") as handle, torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(handle, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise HistobenchError(
-            f"{path} is damaged, or holds Python objects besides tensors, which are never executed here; "
-            f"load it once where you trust it and save its state_dict() again"
-        ) from error
     except Exception as error:
         # A damaged pickle makes the reader stumble in any of the ways that Python knows.
         raise HistobenchError(
-            f"{path} is truncated or not a checkpoint ({_short(error)}); download or copy it again"
+            f"{path} is damaged, or holds Python objects, which are never executed here (save its "
+            f"state_dict() again): {_short(error)}"
         ) from error
 
 
 def _short(error: Exception) -> str:
-    """The first words of a library's complaint."""
     first = (str(error).splitlines() or [""])[0].strip()
     return f"{first[:MESSAGE]}..." if len(first) > MESSAGE else first or type(error).__name__
 
 
 def _unwrap(content: Any, container: str) -> dict[str, Tensor]:
-    """The innermost dictionary of tensors."""
     from torch import Tensor
 
     while isinstance(content, Mapping):
@@ -282,10 +238,3 @@ def _unwrap(content: Any, container: str) -> dict[str, Tensor]:
             return {}
         content = content[inner]
     return {}
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    import torch
-
-    # A sum is NaN or infinite if any element is, and costs one pass without a mask in memory.
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float32)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
-from histobench.roi.encoders.base import BasePatchEncoder, PromptEncoder, Prompts
+from histobench.roi.encoders.base import PRECISIONS, BasePatchEncoder, PromptEncoder, Prompts
 from histobench.roi.encoders.checkpoint import (
     checkpoint_sha256,
     load_strictly,
@@ -25,7 +24,6 @@ from histobench.roi.encoders.checkpoint import (
 )
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Tokenizer, family_of
-from histobench.roi.encoders.file_hash import sha256_of
 from histobench.roi.encoders.tiny_vl import WEIGHTS
 from histobench.roi.encoders.weights import (
     check_owner,
@@ -36,8 +34,6 @@ from histobench.roi.encoders.weights import (
 )
 from histobench.roi.encoders.weights_download import other_revision
 from histobench.roi.encoders.zoo import load_zoo
-
-# Random weights that are the same on every machine.
 
 
 def fill_with_seed(network: nn.Module, seed: int) -> None:
@@ -59,11 +55,9 @@ def fill_with_seed(network: nn.Module, seed: int) -> None:
 
 
 class SkipRandomInit(TorchFunctionMode):
-    """Fills new layers with zeros instead of random numbers: their weights are about to be replaced anyway.
+    """Fills new layers with zeros, not random numbers, which takes a minute for a billion weights.
 
-    A network of a billion weights takes a minute to initialise and a second without. Only parameters are
-    skipped: rejection samplers draw again into plain tensors until they are content, and must really draw.
-    """
+    Only parameters: rejection samplers draw again into plain tensors until they are content."""
 
     FILLS = frozenset(
         {"normal_", "uniform_", "erfinv_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_"}
@@ -80,190 +74,56 @@ class SkipRandomInit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# Checks that the configuration files beside a checkpoint agree with the zoo's entry.
-
 #: Pillow's numbers for interpolation, as image processors store them.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 CONFIG_FILES = ("config.json", "preprocessor_config.json", "open_clip_config.json")
 TOLERANCE = 6e-4  # published statistics are rounded to three digits in places
-#: Facts that are only warned of: libraries write their default there, whatever the authors used.
-DEFAULTS = ("fit", "resize per crop")
-#: Facts by the names that configurations have for them.
-PREPROCESSING = ("mean", "std", "interpolation")
-TIMM_ARGUMENTS = ("reg_tokens", "embed_dim", "depth", "num_heads", "patch_size", "act_layer")
-TOWER = ("hidden_size", "num_hidden_layers", "num_attention_heads", "patch_size", "num_register_tokens")
-#: What changes the features of a transformers network without changing the shape of a tensor.
-SILENT = ("num_attention_heads", "hidden_act", "hidden_activation", "layer_norm_eps", "rms_norm_eps")
-CLIP_TOWER = ("image_size", "patch_size", "width", "layers", "pool_type", "timm_model_name", "timm_pool")
-#: timm's names for the vector that an entry calls by its pooling.
-TIMM_POOLS = {"cls": "token", "mean": "avg"}
+#: What changes features in the words of timm, transformers and open_clip.
+SHAPES = {"num_heads", "num_attention_heads", "hidden_size", "num_hidden_layers", "patch_size", "hidden_act"}
+SHAPES |= {"reg_tokens", "num_register_tokens", "layer_norm_eps", "embed_dim", "depth", "width", "layers"}
 
 
-def check_config(spec: EncoderSpec, checkpoint: Path, network: nn.Module) -> None:
-    """Raise when a configuration beside `checkpoint` contradicts the entry (except in its `traps`).
-
-    `network` is the one that was built: its norm layers, heads and activation are compared too. Another
-    crop is only warned of.
-    """
+def check_config(spec: EncoderSpec, checkpoint: Path) -> None:
+    """Raise when a file beside a checkpoint states another architecture or normalization."""
     for name in CONFIG_FILES:
         path = checkpoint.parent / name
         if not path.is_file():
             continue
-        differences = _differences(spec, path, network)
-        notes = [differences.pop(key) for key in DEFAULTS if key in differences]
-        if notes:
-            warnings.warn(f"{path}: {'; '.join(notes)}; the zoo's is used", stacklevel=2)
+        try:
+            differences = "; ".join(disagreements(spec, parse_json(read_plain_text(path))))
+        except (OSError, RecursionError, TypeError, ValueError, AttributeError) as error:
+            raise HistobenchError(f"{path} is not a model's configuration: {error}") from error
         if differences:
-            stated = "; ".join(differences.values())
             raise HistobenchError(
-                f"{path} does not describe {spec.name} as the zoo does: {stated}; "
+                f"{path} does not describe {spec.name} as the zoo does: {differences}; "
                 "is this another model's folder?"
             )
 
 
-def _differences(spec: EncoderSpec, path: Path, network: nn.Module) -> dict[str, str]:
-    """What a configuration file states otherwise than the entry; its values may be of any type."""
-    try:
-        config = parse_json(read_plain_text(path))
-        return dict(disagreements(spec, config, network))
-    except (OSError, RecursionError, TypeError, ValueError, LookupError, AttributeError) as error:
-        raise HistobenchError(
-            f"{path} is not a model's configuration ({type(error).__name__}: {error}); download it again, or "
-            "delete it if it does not belong to the checkpoint next to it"
-        ) from error
-
-
-def disagreements(
-    spec: EncoderSpec, config: Mapping[str, Any], network: nn.Module
-) -> Iterator[tuple[str, str]]:
-    """Every fact that the configuration states otherwise than the entry, except the entry's known traps."""
-    stated = _timm_facts(config) | _transformers_facts(config, spec.family)
-    stated |= _processor_facts(config) | _clip_facts(config)
-    ours = _our_facts(spec) | _network_facts(spec, network)
-    for key, value in stated.items():
-        if key in ours and key not in spec.traps and not _same(value, ours[key]):
-            yield key, f"{key} is {value}, the zoo says {ours[key]}"
-
-
-def _our_facts(spec: EncoderSpec) -> dict[str, Any]:
+def disagreements(spec: EncoderSpec, config: Mapping[str, Any]) -> Iterator[str]:
+    """Every fact that a configuration of timm, transformers or open_clip states otherwise than the entry."""
+    clip, model = config.get("preprocess_cfg") or {}, config.get("model_cfg") or {}
+    stated = {**config, **(config.get("pretrained_cfg") or {}), **clip}
     transform = spec.transform
-    own = load_zoo().get(spec.name, spec)  # the user may have asked for another size or output
-    facts: dict[str, Any] = {
-        "mean": list(transform.mean),
-        "std": list(transform.std),
-        "interpolation": transform.interpolation,
-        "image_size": own.size,
-        "fit": "squash" if transform.squash else "crop",
-        "resize per crop": round(transform.resize / transform.crop, 3),
-    }
-    facts |= _picked(spec.kwargs.get("vision_config", spec.kwargs), TOWER)
-    if spec.family == "open_clip":
-        facts["quick_gelu"] = bool(spec.kwargs.get("quick_gelu", False))
-        named = {"timm_model_name": spec.kwargs["vision"], "timm_pool": ""} if "vision" in spec.kwargs else {}
-        tower = {"pool_type": "tok", **spec.kwargs.get("vision_cfg", {}), **named}
-        facts |= _picked(tower, CLIP_TOWER)
-    if spec.family == "timm":
-        facts |= {"architecture": spec.arch, **_picked(spec.kwargs, TIMM_ARGUMENTS)}
-        pool = TIMM_POOLS.get(own.pooling, spec.kwargs.get("global_pool"))
-        facts |= {"global_pool": pool} if pool else {}
-    return facts
-
-
-def _network_facts(spec: EncoderSpec, network: Any) -> dict[str, Any]:
-    """What the built network is, in the words of the transformers library's configurations."""
-    if spec.family == "transformers":
-        config = network.config.to_dict()
-        return _picked(config.get("vision_config") or config, SILENT)
-    epsilons = {module.eps for module in network.modules() if isinstance(module, nn.LayerNorm)}
-    facts: dict[str, Any] = {"layer_norm_eps": epsilons.pop()} if len(epsilons) == 1 else {}
-    block: Any = network.blocks[0] if spec.family == "timm" and hasattr(network, "blocks") else None
-    if hasattr(block, "attn"):
-        facts["num_attention_heads"] = block.attn.num_heads
-        if type(block.mlp.act).__name__ == "GELU":
-            facts["hidden_act"] = "gelu"
-    return facts
-
-
-def _picked(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
-
-
-def _timm_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    if "architecture" not in config:
-        return {}
-    pretrained = {**config, **(config.get("pretrained_cfg") or {})}
-    facts = {
-        "architecture": str(config["architecture"]).partition(".")[0],
-        **_picked(pretrained, PREPROCESSING),
-        **_picked(config.get("model_args") or {}, TIMM_ARGUMENTS),
-    }
-    if pretrained.get("input_size"):
-        facts["image_size"] = pretrained["input_size"][-1]
-    if config.get("global_pool") in TIMM_POOLS.values():  # an empty one leaves the pooling to the caller
-        facts["global_pool"] = config["global_pool"]
-    return facts
-
-
-def _transformers_facts(config: Mapping[str, Any], family: str) -> dict[str, Any]:
-    if "model_type" not in config:
-        return {}
-    vision = config.get("vision_config")
-    # In another family the size is that of the position table, which is resampled when it is loaded.
-    size = ("image_size",) if family == "transformers" else ()
-    return _picked(vision if isinstance(vision, Mapping) else config, (*TOWER, *SILENT, *size))
-
-
-def _processor_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    if "image_mean" not in config:
-        return {}
-    facts = {"mean": config["image_mean"], "std": config.get("image_std")}
-    if config.get("resample") in RESAMPLING:
-        facts["interpolation"] = RESAMPLING[config["resample"]]
-    return {key: value for key, value in (facts | _geometry(config)).items() if value is not None}
-
-
-def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How a processor cuts images; old ones state one number for both sides."""
-    size, crop = config.get("size"), config.get("crop_size")
-    if not config.get("do_center_crop"):
-        if not isinstance(size, Mapping):
-            return {"image_size": size} if size else {}
-        return {"fit": "squash", "image_size": size["height"]} if size.get("height") else {}
-    pixels = crop.get("height") if isinstance(crop, Mapping) else crop
-    edge = size.get("shortest_edge") if isinstance(size, Mapping) else size
-    facts = {"fit": "crop", "image_size": pixels} if pixels else {}
-    return facts | ({"resize per crop": round(edge / pixels, 3)} if edge and pixels else {})
-
-
-def _clip_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    preprocess = config.get("preprocess_cfg")
-    if not isinstance(preprocess, Mapping):
-        return {}
-    model = config.get("model_cfg") or {}
-    facts = {"quick_gelu": bool(model.get("quick_gelu", False))}
-    return facts | _picked(model.get("vision_cfg") or {}, CLIP_TOWER) | _picked(preprocess, PREPROCESSING)
-
-
-def _same(stated: Any, ours: Any) -> bool:
-    if isinstance(ours, list):
-        return (
-            isinstance(stated, list)
-            and len(stated) == len(ours)
-            and all(abs(a - b) <= TOLERANCE for a, b in zip(stated, ours, strict=True))
-        )
-    if isinstance(ours, str):
-        return str(stated).lower() == ours.lower()
-    return bool(stated == ours)
-
-
-# An encoder of the zoo: a spec, its family's driver and a network.
-
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    for key, ours in (("mean", transform.mean), ("std", transform.std)):
+        value = stated.get(key) or stated.get(f"image_{key}")
+        if value and key not in spec.traps and not np.allclose(value, ours, rtol=0, atol=TOLERANCE):
+            yield f"{key} is {value}, the zoo says {list(ours)}"
+    resampling = RESAMPLING.get(config["resample"]) if "resample" in config else stated.get("interpolation")
+    facts: dict[str, tuple[Any, Any]] = {"interpolation": (resampling, transform.interpolation)}
+    own = spec.kwargs.get("vision_config") or spec.kwargs.get("vision_cfg") or spec.kwargs
+    theirs = config.get("vision_config") or config.get("model_args") or model.get("vision_cfg") or config
+    facts |= {key: (theirs.get(key), own[key]) for key in sorted(SHAPES & own.keys())}
+    if spec.family == "timm" and "architecture" in config:
+        facts["architecture"] = (config["architecture"].partition(".")[0], spec.arch)
+    if spec.family == "open_clip" and model:
+        facts["quick_gelu"] = (model.get("quick_gelu", False), spec.kwargs.get("quick_gelu", False))
+    for key, (other, ours) in facts.items():
+        if other is not None and key not in spec.traps and other != ours:
+            yield f"{key} is {other}, the zoo says {ours}"
 
 
 class ZooEncoder(BasePatchEncoder):
-    """Runs the network of an `EncoderSpec` and gives the documented features."""
-
     def __init__(self, spec: EncoderSpec, network: nn.Module) -> None:
         super().__init__()
         self.spec = spec
@@ -275,7 +135,6 @@ class ZooEncoder(BasePatchEncoder):
         self._family = family_of(spec)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [b, embed_dim] of preprocessed images [b, 3, h, w]."""
         features = self._family.encode_image(self.spec, self.network, images)
         return nn.functional.normalize(features, dim=-1) if self.spec.normalised else features
 
@@ -297,7 +156,6 @@ class ImageTextEncoder(ZooEncoder):
         return self.spec.supports_zero_shot
 
     def project_image(self, features: Tensor) -> Tensor:
-        """Stored features in the space shared with text, L2-normalised."""
         return self._family.project_image(self.spec, self.network, features)
 
     def encode_prompts(self, prompts: Prompts, device: str) -> Tensor:
@@ -310,26 +168,24 @@ class ImageTextEncoder(ZooEncoder):
 
     @torch.inference_mode()
     def run_zero_shot(self, texts: Prompts, image_features: Tensor, device: str) -> Tensor:
-        """Class probabilities [n, classes] of stored features [n, d] against the prompts of each class."""
         self.to(device)
         text = self.encode_prompts(texts, device)
         dtype = next(self.network.parameters()).dtype
         images = self.project_image(image_features.to(device=device, dtype=dtype)).float()
-        scale = self._family.logit_scale(self.network).to(device)
-        return (scale * images @ text.T).softmax(dim=-1)
+        return (self._family.logit_scale(self.network).to(device) * images @ text.T).softmax(dim=-1)
 
     def _encode_texts(self, texts: Sequence[str], device: str) -> Tensor:
         if self._tokenizer is None:
             self._tokenizer = self._family.load_tokenizer(self.spec, self._find_files())
         tokens = self._tokenizer(texts)
-        if isinstance(tokens, Tensor):
-            moved: Tensor | dict[str, Tensor] = tokens.to(device)
-        else:
-            moved = {key: value.to(device) for key, value in tokens.items()}
-        return self._family.encode_text(self.spec, self.network, moved).float()
+        parts = tokens if isinstance(tokens, dict) else {"": tokens}
+        moved = {key: value.to(device) for key, value in parts.items()}
+        return self._family.encode_text(self.spec, self.network, moved.get("", moved)).float()
 
 
 SEED = 0
+#: Weights that need no download: random numbers, and those of tiny-vl.
+OF_THE_PACKAGE: dict[str, Path | None] = {"seed": None, "project": WEIGHTS}
 
 
 def construct(
@@ -341,17 +197,8 @@ def construct(
     depth: int | None = None,
 ) -> BasePatchEncoder:
     """The encoder of `spec`, frozen, in eval mode, with what identifies its features in `.identity`."""
-    if spec.source.kind == "project":
-        encoder = family_of(spec).build(spec)
-        if not isinstance(encoder, BasePatchEncoder):
-            raise HistobenchError(f"zoo: {spec.name}: its family does not give a whole encoder")
-        return _freeze(encoder, spec, {})
-    if spec.source.kind == "seed":
-        checkpoint = None
-    elif allow_random:
-        checkpoint = find_weights(spec, weights)
-    else:
-        checkpoint = resolve_weights(spec, weights, allow_revision=allow_revision)
+    is_optional = allow_random and spec.source.kind not in OF_THE_PACKAGE
+    checkpoint = find_weights(spec, weights) if is_optional else _checkpoint(spec, weights, allow_revision)
     if checkpoint is not None:
         check_owner(spec, checkpoint, load_zoo().values())
     check_packages(spec)
@@ -360,7 +207,7 @@ def construct(
     if checkpoint is None:
         fill_with_seed(network, SEED)
     else:
-        check_config(spec, checkpoint, network)
+        check_config(spec, checkpoint)
         load_weights(spec, network, checkpoint)
     identity = _weights_identity(spec, checkpoint, allow_revision)
     if spec.text is None:
@@ -387,13 +234,14 @@ def stand_in(
     spec: EncoderSpec, *, weights: str | None = None, allow_revision: bool = False
 ) -> BasePatchEncoder:
     """Return what `construct` would return, without a network; weights are hashed only if they changed."""
-    if spec.source.kind == "project":
-        identity = {"weights": f"sha256:{sha256_of(WEIGHTS)}"}
-    else:
-        is_seeded = spec.source.kind == "seed"
-        checkpoint = None if is_seeded else resolve_weights(spec, weights, allow_revision=allow_revision)
-        identity = _weights_identity(spec, checkpoint, allow_revision)
-    return _freeze(StandIn(spec), spec, identity)
+    checkpoint = _checkpoint(spec, weights, allow_revision)
+    return _freeze(StandIn(spec), spec, _weights_identity(spec, checkpoint, allow_revision))
+
+
+def _checkpoint(spec: EncoderSpec, weights: str | None, allow_revision: bool) -> Path | None:
+    if spec.source.kind in OF_THE_PACKAGE:
+        return OF_THE_PACKAGE[spec.source.kind]
+    return resolve_weights(spec, weights, allow_revision=allow_revision)
 
 
 def _weights_identity(spec: EncoderSpec, checkpoint: Path | None, allow_revision: bool) -> dict[str, Any]:
@@ -405,7 +253,6 @@ def _weights_identity(spec: EncoderSpec, checkpoint: Path | None, allow_revision
 
 
 def load_weights(spec: EncoderSpec, network: Any, checkpoint: Path) -> None:
-    """Read a published checkpoint into the network, all of it."""
     state = read_checkpoint(checkpoint, container=spec.source.container, only=spec.source.only)
     # A wrapper's prefix on every name would hide the published names from the renaming.
     state = family_of(spec).from_upstream(spec, network, strip_shared_prefixes(state))
@@ -423,7 +270,6 @@ def _freeze(encoder: BasePatchEncoder, spec: EncoderSpec, identity: dict[str, An
         "variant": spec.output or "default",
         "dim": spec.dim,
         "normalised": spec.normalised,
-        **encoder.identity,
         **identity,
     }
     return encoder.eval().requires_grad_(False)

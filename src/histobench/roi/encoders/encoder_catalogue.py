@@ -42,25 +42,22 @@ def markdown_table(specs: Iterable[EncoderSpec]) -> str:
     for spec in specs:
         title = f"[{spec.title}]({spec.source.page})" if spec.source.page else spec.title
         outputs = ", ".join(f"`@{name}` {variant.dim}" for name, variant in spec.variants.items())
-        cells = [
-            f"`{spec.name}`",
-            title,
-            str(spec.dim),
-            millions(spec),
-            _gflops(spec),
-            str(spec.size),
-            "yes" if spec.text else "",
-            outputs,
-            GATE[spec.source.gated],
-            spec.license,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        zero_shot = "yes" if spec.text else ""
+        lines.append(
+            f"| `{spec.name}` | {title} | {spec.dim} | {millions(spec)} | {_gflops(spec)} | {spec.size} | "
+            f"{zero_shot} | {outputs} | {GATE[spec.source.gated]} | {spec.license} |"
+        )
     return "\n".join(lines)
 
 
 def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
     """Every fact about one encoder, in reading order, with the steps that bring its weights."""
     transform, source = spec.transform, spec.source
+    sources = {}
+    if read := spec.facts:
+        sources["commercial use"] = f"{read.commercial}: {read.why}" if read.why else read.commercial
+        sources["license read in"] = f"{read.license}, {read.date}"
+        sources["numbers read in"] = f"{'; '.join(read.build)}, {read.date}"
     facts: dict[str, Any] = {
         "name": spec.full_name,
         "encoder": spec.title,
@@ -86,7 +83,7 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
         "sha256": source.sha256 or ("not pinned" if source.kind in ("hub", "url", "by_hand") else ""),
         "on this machine": _where(spec, weights),
         "license": spec.license,
-        **_sources(spec),
+        **sources,
         "cite": f"{spec.reference} [{spec.citation}]" if spec.citation else "",
         "notes": spec.notes,
         "not confirmed": spec.unconfirmed,
@@ -94,17 +91,6 @@ def describe(spec: EncoderSpec, weights: str | None = None) -> dict[str, Any]:
     }
     page = {key: value for key, value in facts.items() if value != ""}
     return page | {"how to get the weights": weights_steps(spec)}
-
-
-def _sources(spec: EncoderSpec) -> dict[str, str]:
-    facts = spec.facts
-    if facts is None:
-        return {}
-    return {
-        "commercial use": f"{facts.commercial}: {facts.why}" if facts.why else facts.commercial,
-        "license read in": f"{facts.license}, {facts.date}",
-        "numbers read in": f"{'; '.join(facts.build)}, {facts.date}",
-    }
 
 
 def weights_steps(spec: EncoderSpec) -> list[str]:
@@ -127,7 +113,6 @@ def weights_steps(spec: EncoderSpec) -> list[str]:
 
 
 def has_weights(spec: EncoderSpec, weights: str | None = None) -> bool:
-    """Whether the encoder can run here without a download."""
     if spec.source.kind in ("seed", "project"):
         return True
     try:
@@ -137,7 +122,6 @@ def has_weights(spec: EncoderSpec, weights: str | None = None) -> bool:
 
 
 def millions(spec: EncoderSpec) -> str:
-    """The number of parameters of the image tower for a table: `303.4 M`."""
     return f"{spec.cost.params / 1e6:.1f} M" if spec.cost else "-"
 
 

@@ -21,8 +21,6 @@ SOURCES = ("hub", "url", "by_hand", "package", "project", "seed")
 #: antialiasing. `dino`: by a scale factor with an offset of 0.1 (the DINO code), which moves the sampling
 #: points slightly. `origin`: as the code whose tensor names the file has.
 POSITIONS = ("plain", "timm", "dino", "origin")
-SIZE_RULES = ("fixed", "patch", "any")
-COMMERCIAL_USE = ("allowed", "restricted", "unclear")
 #: What becomes of an image that is not square: its centre is cut out, or it is squeezed into a square.
 FITS = ("crop", "squash")
 
@@ -63,7 +61,6 @@ class WeightsSource(Entry):
 
     @property
     def page(self) -> str:
-        """The web page of the model."""
         return f"https://huggingface.co/{self.repo}" if self.kind == "hub" else self.url
 
 
@@ -91,10 +88,7 @@ class TextTowerSpec(Entry):
 
 @dataclass(frozen=True)
 class Cost(Entry):
-    """Size of the image tower and work per image at the default size, counted by `scripts/measure_zoo.py`.
-
-    `params` are those that the features depend on; `text_params` those of the text tower beside them.
-    """
+    """Size of the image tower (what the features depend on) and of the text tower, and work per image."""
 
     params: int
     gflops: float = 0.0
@@ -106,7 +100,7 @@ class Facts(Entry):
     """Where the facts of an entry were read, and when; what the license says of commercial use."""
 
     date: str
-    commercial: str = field(metadata={"words": COMMERCIAL_USE})
+    commercial: str = field(metadata={"words": ("allowed", "restricted", "unclear")})
     #: Where the license was read.
     license: str
     #: Independent sources of the numbers that change features.
@@ -133,7 +127,7 @@ class EncoderSpec(Entry):
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     precision: str = field(default="fp32", metadata={"words": PRECISIONS})
     #: Which input sizes the network takes: its own only, multiples of `patch`, or any.
-    sizes: str = field(default="fixed", metadata={"words": SIZE_RULES})
+    sizes: str = field(default="fixed", metadata={"words": ("fixed", "patch", "any")})
     patch: int = 1
     normalised: bool = False
     pathology: bool = True
@@ -160,7 +154,6 @@ class EncoderSpec(Entry):
 
     @property
     def full_name(self) -> str:
-        """The name with its output: `virchow2@cls`."""
         return f"{self.name}@{self.output}" if self.output else self.name
 
     @property
@@ -184,7 +177,6 @@ class EncoderSpec(Entry):
         return replace(self, transform=self.transform.with_size(size))
 
     def check_size(self, size: int) -> None:
-        """Raise an error that names the possible sizes when the network cannot take `size` pixels."""
         if self.sizes == "fixed":
             raise HistobenchError(
                 f"{self.name} takes images of {self.size} x {self.size} pixels only, not {size}; "
@@ -215,7 +207,9 @@ def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
     if "input" in entry:
         values["transform"] = _transform(entry["input"], f"{place}: input")
     if "weights" in entry:
-        values["source"] = _source(entry["weights"], f"{place}: weights")
+        source = values["source"] = read_entry(WeightsSource, entry["weights"], f"{place}: weights")
+        if source.kind == "hub" and not (source.repo and source.file):
+            raise HistobenchError(f"{place}: weights: weights on the hub need repo and file")
     spec = read_entry(EncoderSpec, {**values, "name": name, "output": ""}, place)
     if spec.sizes == "patch" and spec.size % spec.patch:
         raise HistobenchError(f"{where}: {name}: size {spec.size} is not a multiple of patch {spec.patch}")
@@ -224,8 +218,6 @@ def parse_spec(name: str, entry: Any, *, where: str = "zoo") -> EncoderSpec:
 
 @dataclass(frozen=True)
 class _Input(Entry):
-    """The field `input` of an entry."""
-
     size: int
     norm: Any
     interpolation: str = field(metadata={"words": tuple(INTERPOLATIONS)})
@@ -249,15 +241,6 @@ def _transform(entry: Any, where: str) -> TransformSpec:
     )
 
 
-def _source(entry: Any, where: str) -> WeightsSource:
-    source = read_entry(WeightsSource, entry, where)
-    if source.kind == "hub" and not (source.repo and source.file):
-        raise HistobenchError(f"{where}: weights on the hub need repo and file")
-    if source.sha256 and not re.fullmatch(r"[0-9a-f]{64}", source.sha256):
-        raise HistobenchError(f"{where}: sha256 must be 64 hexadecimal digits")
-    return source
-
-
 Triple = tuple[float, float, float]
 
 
@@ -268,7 +251,6 @@ class _Norm(Entry):
 
 
 def _norm(value: Any, where: str) -> tuple[Triple, Triple]:
-    """Channel statistics by name, or as three means and three deviations."""
     if isinstance(value, str):
         if value not in NORMS:
             raise HistobenchError(f"{where}: norm is {value!r}; {did_you_mean(value, NORMS)}")

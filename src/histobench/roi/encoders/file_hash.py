@@ -7,9 +7,8 @@ import hashlib
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text, regular, write_json
+from histobench.core.files import read_note, regular, write_json
 from histobench.core.folders import cache_dir
-from histobench.core.plain_data import parse_json
 
 #: Bytes of a file that is read again rather than trusted to be unchanged.
 SMALL = 2**24
@@ -18,16 +17,13 @@ SMALL = 2**24
 def sha256_of(path: Path) -> str:
     """The file's sha256; a file whose size, times and inode have not changed is not read again."""
     path = path.resolve()
-    try:
-        stat = path.stat()
-        # Copies and archives keep a file's time of writing; its time of change no one can set.
-        key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|{stat.st_ino}"
-        known = _read_known()
-        if key in known:
-            return known[key]
-        digest = _digest(path)
-    except OSError as error:
-        raise HistobenchError(f"cannot read {path}: {error.strerror or error}") from error
+    stat = path.stat()
+    # Copies and archives keep a file's time of writing; its time of change no one can set.
+    key = f"{path}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|{stat.st_ino}"
+    known = read_note(_memory()) or {}
+    if key in known:
+        return known[key]
+    digest = _digest(path)
     kept = {name: value for name, value in known.items() if not name.startswith(f"{path}|")}
     # A read-only home costs time, not correctness.
     with contextlib.suppress(HistobenchError):
@@ -42,14 +38,6 @@ def sha256_now(path: Path) -> str:
 
 def _memory() -> Path:
     return cache_dir() / "sha256.json"
-
-
-def _read_known() -> dict[str, str]:
-    try:
-        content = parse_json(read_plain_text(_memory()))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _digest(path: Path) -> str:

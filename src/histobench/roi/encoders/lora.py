@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, needing
 from histobench.core.files import read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.encoders.base import BasePatchEncoder
@@ -58,7 +58,6 @@ class Lora:
 
     @property
     def count(self) -> int:
-        """Number of trainable weights."""
         return sum(weight.numel() for weight in self.weights.values())
 
     def reset(self, seed: int) -> None:
@@ -89,39 +88,24 @@ class Lora:
 def add_lora(
     encoder: BasePatchEncoder, *, rank: int, alpha: float, forward: Callable[[Tensor], Tensor] | None = None
 ) -> Lora:
-    """Put a LoRA adapter into the attention of an encoder; all other weights are frozen.
-
-    Adapted is what `forward` passes: the encoder itself, or its `patch_tokens`.
-    """
+    """Put a LoRA adapter into the attention that `forward` passes; freeze all other weights."""
     peft = _peft(encoder.name)
     encoder.eval().requires_grad_(False)
     targets = target_modules(encoder, forward)
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets)
     model = peft.LoraModel(encoder, config, "default")
     weights = {name: weight for name, weight in model.model.named_parameters() if weight.requires_grad}
-    adapted = {name.partition(".lora_")[0] for name in weights}
-    # peft adapts the output projection of a fused attention module along with it.
-    if missing := [name for name in targets if name not in adapted]:
-        raise HistobenchError(f"peft did not adapt {len(missing)} of {len(targets)} modules: {missing[0]}")
     return Lora(model, tuple(targets), weights)
 
 
 def _peft(name: str) -> Any:
-    try:
+    with needing(f"fine-tuning {name} needs the package peft; run: pip install 'histobench[adapt]'"):
         import peft
-    except ModuleNotFoundError as error:
-        raise HistobenchError(
-            f"fine-tuning {name} needs the package {error.name}; run: pip install 'histobench[adapt]'"
-        ) from error
     return peft
 
 
 def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor] | None = None) -> list[str]:
-    """Return the attention projections that an image passes; none is an error, never a frozen run.
-
-    The text tower of an image-text model has modules of the same names, and some networks use the weights of
-    a projection without calling it, so that an adapter would do nothing: both show in a forward pass.
-    """
+    """Return the attention projections that an image passes, not those of a text tower; none is an error."""
     pattern = encoder.lora_targets or TARGETS.get(str(encoder.identity.get("family")), ANY)
     try:
         ends = re.compile(rf"(.*\.)?({pattern})")
@@ -149,7 +133,6 @@ def target_modules(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor
 
 
 def _called(encoder: BasePatchEncoder, forward: Callable[[Tensor], Tensor], names: list[str]) -> list[str]:
-    """Return those modules that a forward pass of one black image calls."""
     image, seen = torch.as_tensor(encoder.eval_transforms(Image.new("RGB", (256, 256)))), set[str]()
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     with torch.no_grad(), ExitStack() as hooks:
@@ -173,8 +156,7 @@ def load_adapted(folder: str | Path) -> BasePatchEncoder:
     except OSError as error:
         raise HistobenchError(f"{folder} does not hold a saved adapter: {error}") from error
     encoder = create_encoder(recipe.pop("name"), **recipe)
-    config = peft.LoraConfig.from_pretrained(str(folder))
-    model = peft.LoraModel(encoder, config, "default")
+    model = peft.LoraModel(encoder, peft.LoraConfig.from_pretrained(str(folder)), "default")
     found = peft.set_peft_model_state_dict(model, load_file(folder / _ADAPTER), adapter_name="default")
     if found.unexpected_keys:
         raise HistobenchError(f"{folder}: the adapter is of another network: {found.unexpected_keys[0]}")

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
-from histobench.core.files import read_bytes
 
 ALIAS = re.compile(r"[A-Za-z0-9][\w.+-]*")
 TIMM, HUGGING_FACE = "timm:", "hf:"
@@ -54,7 +53,6 @@ def names_features(name: str) -> bool:
 
 
 def elsewhere_path(name: str) -> Path:
-    """The file or folder of `NAME=features:PATH`."""
     return Path(name.partition(ELSEWHERE)[2]).expanduser()
 
 
@@ -169,8 +167,7 @@ def check_file(name: str) -> None:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise HistobenchError(f"the encoder file {path} does not exist")
-    text = read_bytes(path).decode("utf-8", "replace")
-    # The name may also come from `import *` or be computed.
+    text = path.read_text(encoding="utf-8", errors="replace")
     if not re.search(rf"\b{re.escape(attribute)}\b|import \*|globals", text):
         classes = re.findall(r"^(?:class|def) (\w+)", text, re.MULTILINE)
         raise HistobenchError(f"{path} has no {attribute!r}; {did_you_mean(attribute, classes)}")

@@ -14,11 +14,7 @@ _TOWERS = ("visual", "vision_model", "trunk", "image")
 
 
 def network_tokens(network: Any, images: Tensor) -> Tensor:
-    """Tokens [b, d, h, w] of a network of timm, transformers or open_clip, or with its own `patch_tokens`.
-
-    They are taken before pooling and projection. Class, register and other prefix tokens are left out.
-    Networks with stages give the map of the last one.
-    """
+    """Tokens [b, d, h, w] before pooling and projection, of a network of timm, transformers or open_clip."""
     if hasattr(network, "patch_tokens"):
         return network.patch_tokens(images)
     if hasattr(network, "forward_features"):

@@ -27,11 +27,8 @@ from histobench.roi.encoders.own_name import (
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from histobench.roi.encoders.base import BasePatchEncoder
 
-ENTRY_POINTS = "histobench.encoders"
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _REGISTERED: dict[str, Callable[..., Any]] = {}
 
@@ -73,10 +70,9 @@ def _model_spec(name: str) -> EncoderSpec:
 
 
 def _nearest(name: str) -> str:
-    """The tail of an error message: encoders with similar names, and where all are listed."""
     zoo = load_zoo()
     hint = did_you_mean(name, [*zoo, *aliases_of(zoo), *_REGISTERED, *_plug_ins()])
-    lists = "`histobench models` lists all"
+    lists = "`histobench models` lists all; a timm model is written timm:NAME"
     return f"{hint} ({lists})" if hint.startswith("did you mean") else lists
 
 
@@ -129,6 +125,14 @@ def find_spec(name: str) -> EncoderSpec | None:
     base, _, output = aliases.get(name, name).partition("@")
     spec = zoo.get(aliases.get(base, base).partition("@")[0])
     return spec.with_output(output) if spec is not None and output else spec
+
+
+def known_spec(name: str) -> EncoderSpec | None:
+    """As `find_spec` for the name of a run, such as `uni_v1@elsewhere` or `resnet50@mine`."""
+    try:
+        return find_spec(name)
+    except HistobenchError:
+        return None
 
 
 def register_encoder(name: str) -> Callable[[Factory], Factory]:
@@ -208,10 +212,7 @@ class EncoderRecipe:
 
     def build(self) -> BasePatchEncoder:
         return create_encoder(
-            self.name,
-            resize_size=self.resize_size,
-            weights=self._place,
-            allow_revision=self.allow_revision,
+            self.name, resize_size=self.resize_size, weights=self._place, allow_revision=self.allow_revision
         )
 
     def stand_in(self) -> BasePatchEncoder | None:
@@ -239,36 +240,29 @@ class EncoderRecipe:
         return [repr(spec), str(checkpoint), checkpoint_sha256(checkpoint, only=spec.source.only)]
 
     def _checkpoint(self, spec: EncoderSpec) -> Path:
-        """Return the file of the weights, downloaded if need be."""
-        from histobench.roi.encoders.weights import find_checkpoint, resolve_weights
+        from histobench.roi.encoders.weights import resolve_weights
 
-        if names_a_model(self.name):
-            return find_checkpoint(spec, self._place)
         return resolve_weights(spec, self._place, allow_revision=self.allow_revision)
 
     def unresolved(self, *, download: bool = True) -> str:
-        """Why the encoder cannot be made, empty if nothing is known against it; its code is not run.
-
-        Names, files, packages and weights are looked for. Without `download` nothing is fetched.
-        """
+        """Why the encoder cannot be made, empty if nothing is known against it; its code is not run."""
         from histobench.roi.encoders.weights import check_packages, find_weights
         from histobench.roi.encoders.weights_download import is_offline
 
         try:
             if not is_computed(self.name):
                 place = elsewhere_path(self.name)
-                missing = names_features(self.name) and not place.exists()
-                return f"{place} does not exist" if missing else ""
+                return f"{place} does not exist" if names_features(self.name) and not place.exists() else ""
             if names_a_file(self.name):
                 check_file(self.name)
             elif self.name not in _REGISTERED and self.name not in _plug_ins():
-                spec = self._spec
+                spec, is_model = self._spec, names_a_model(self.name)
                 check_packages(spec)
-                on_disk = spec.source.kind == "project" and names_a_model(self.name)
-                if download or is_offline() or on_disk:
-                    if on_disk or spec.source.kind not in ("seed", "project"):
-                        self._checkpoint(spec)
-                elif not names_a_model(self.name) and spec.source.kind not in ("seed", "project"):
+                if not is_model and spec.source.kind in ("seed", "project"):
+                    return ""  # comes with the package
+                if download or is_offline() or spec.source.kind == "project":
+                    self._checkpoint(spec)
+                elif not is_model:
                     find_weights(spec, self._place)
         except (HistobenchError, OSError) as error:
             return str(error)
@@ -289,29 +283,26 @@ def require_encoders(reasons: Mapping[str, str], *, keep_going: bool = False) ->
 
 
 def check_distinct_weights(names: Iterable[str], weights: str | None = None) -> None:
-    """Raise when several encoders of the zoo would be made from one and the same checkpoint of the user's."""
-    from histobench.roi.encoders.weights import check_distinct
+    """Raise when two encoders of the zoo would be filled from one and the same checkpoint of the user's."""
+    from histobench.roi.encoders.weights import find_local, published_file
 
-    specs = []
+    seen: dict[Path, EncoderSpec] = {}
     for name in names:
-        with contextlib.suppress(HistobenchError):  # the user's own, or unknown, which building it says
-            specs.append(get_spec(name))
-    if len(specs) > 1:
-        check_distinct(specs, weights)
-
-
-def build_network(spec: EncoderSpec, *, device: str = "meta", depth: int | None = None) -> nn.Module:
-    """The bare network of a zoo entry with initial weights: offline, for tests and for counting."""
-    import torch
-
-    from histobench.roi.encoders.families.family import family_of
-
-    with torch.device(device):
-        return family_of(spec).build(spec, depth=depth).eval()
+        try:
+            spec = get_spec(name)
+            path = None if spec.source.kind in ("seed", "project") else find_local(spec, weights)
+        except (HistobenchError, OSError):
+            continue  # building this encoder says it
+        other = seen.setdefault(path, spec) if path else spec
+        if published_file(other) != published_file(spec):
+            raise HistobenchError(
+                f"one checkpoint for two encoders: {other.name} and {spec.name} would both be made from "
+                f'{path}; give each its own in a table: {{"{other.name}": "...", "{spec.name}": "..."}}'
+            )
 
 
 def _plug_ins() -> dict[str, Callable[..., Any]]:
-    def loader(point: Any) -> Callable[..., Any]:
-        return lambda **kwargs: point.load()(**kwargs)
-
-    return {point.name: loader(point) for point in installed_entry_points(ENTRY_POINTS)}
+    return {
+        point.name: lambda point=point, **kwargs: point.load()(**kwargs)
+        for point in installed_entry_points("histobench.encoders")
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError, did_you_mean
@@ -13,7 +14,7 @@ from histobench.core.plain_data import read_json
 from histobench.roi.encoders.checkpoint import INDEX, checkpoint_sha256, shard_names
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import names_a_model
-from histobench.roi.encoders.weights_download import fetch_from_hub, fetch_from_url, find_in_cache
+from histobench.roi.encoders.weights_download import cached_url, fetch_from_hub, fetch_from_url, find_pinned
 from histobench.roi.encoders.zoo import aliases_of, load_zoo
 
 SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".torch", ".ckpt")
@@ -49,7 +50,6 @@ def missing_packages(spec: EncoderSpec, *, text: bool = True) -> list[str]:
 
 
 def check_packages(spec: EncoderSpec) -> None:
-    """Raise when the network of an encoder needs packages that are not installed."""
     missing = missing_packages(spec, text=False)
     if missing:
         raise HistobenchError(
@@ -58,32 +58,10 @@ def check_packages(spec: EncoderSpec) -> None:
         )
 
 
-def find_checkpoint(spec: EncoderSpec, weights: str | None = None) -> Path:
-    """The checkpoint: the user's own, the one in the model's folder, or the published one."""
-    local = find_local(spec, weights)
-    if local is not None:
-        return local
-    if spec.source.kind == "project":  # a folder on this machine
-        path = Path(spec.source.file)
-        if not path.is_file():
-            raise HistobenchError(
-                f"{spec.name}: the folder has no checkpoint ({', '.join(HUB_FILES[:2])}, ...)"
-            )
-        return path
-    if not (spec.source.repo or spec.source.url):
-        raise HistobenchError(f"{spec.name}: timm has no pretrained weights for it; give `weights`")
-    return resolve_weights(spec)
-
-
 def resolve_weights(
     spec: EncoderSpec, weights: str | Path | None = None, *, allow_revision: bool = False
 ) -> Path:
-    """The checkpoint file (or index of a sharded one) of `spec`, downloaded if need be and allowed.
-
-    `weights` is a JSON table like `model_utils/model_weights.json`, a folder of checkpoints, or one
-    checkpoint; without it `HISTOBENCH_WEIGHTS` and then the table of the current folder are asked.
-    `allow_revision` takes what the hub's cache has, where that is another revision than the pinned one.
-    """
+    """The checkpoint file (or index of a sharded one) of `spec`, downloaded if need be and allowed."""
     local = find_local(spec, weights)
     if local is not None:
         return local
@@ -93,8 +71,10 @@ def resolve_weights(
         for part in shard_names(path, only=source.only) if path.name.endswith(INDEX) else ():
             fetch_from_hub(spec, part, allow_revision=allow_revision)
         return path
-    if source.kind == "url":
+    if source.kind == "url" and source.url:
         return fetch_from_url(spec, source.url)
+    if source.kind == "project" and Path(source.file).is_file():  # in a folder on this machine
+        return Path(source.file)
     if source.kind == "by_hand":
         raise HistobenchError(
             f"{spec.name}: the weights cannot be downloaded by a program; get them from {source.url} and "
@@ -102,7 +82,8 @@ def resolve_weights(
         )
     if source.kind == "package":
         return _package_file(spec)
-    raise HistobenchError(f"{spec.name} has no weights to load")
+    where = f"; {Path(source.file).parent} has no checkpoint" if source.kind == "project" else ""
+    raise HistobenchError(f"{spec.name} has no published weights{where}; give `weights`")
 
 
 def find_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Path | None:
@@ -111,11 +92,13 @@ def find_weights(spec: EncoderSpec, weights: str | Path | None = None) -> Path |
     if local is not None:
         return local
     if spec.source.kind == "package":
-        try:
+        with suppress(HistobenchError):
             return _package_file(spec)
-        except (HistobenchError, OSError):
-            return None
-    return find_in_cache(spec, spec.source.file) if spec.source.kind in ("hub", "url") else None
+        return None
+    if spec.source.kind == "url":
+        path = cached_url(spec, spec.source.url)
+        return path if path.is_file() else None
+    return find_pinned(spec, spec.source.file) if spec.source.kind == "hub" else None
 
 
 def resolve_companion(spec: EncoderSpec, checkpoint: Path | None, file: str) -> Path:
@@ -128,14 +111,11 @@ def resolve_companion(spec: EncoderSpec, checkpoint: Path | None, file: str) -> 
         return fetch_from_url(spec, f"{spec.text.url}/{file}")
     if spec.source.kind == "hub":
         return fetch_from_hub(spec, file)
-    raise HistobenchError(f"{spec.name} needs {file} beside its checkpoint")
+    raise HistobenchError(f"{spec.name} needs {file} next to its checkpoint")
 
 
 def find_local(spec: EncoderSpec, weights: str | Path | None = None) -> Path | None:
-    """The path the user has given for this encoder, checked to exist; None when there is none.
-
-    A place that the user has named and that does not have the weights is an error: it was meant to.
-    """
+    """The path the user has given for this encoder; None without one. A named place must have the weights."""
     places, explicit = _places(weights)
     for place in places:
         if place.suffix == ".json" and not place.name.endswith(INDEX):
@@ -152,40 +132,20 @@ def find_local(spec: EncoderSpec, weights: str | Path | None = None) -> Path | N
     return None
 
 
-def check_distinct(specs: Iterable[EncoderSpec], weights: str | Path | None = None) -> None:
-    """Raise when two of several encoders would be filled from one and the same checkpoint of the user's."""
-    seen: dict[str, tuple[EncoderSpec, Path]] = {}
-    for spec in specs:
-        try:
-            path = find_local(spec, weights) if spec.source.kind not in ("seed", "project") else None
-            digest = checkpoint_sha256(path) if path is not None else ""
-        except (HistobenchError, OSError):
-            continue  # building this encoder says it
-        if path is None:
-            continue
-        other, theirs = seen.setdefault(digest, (spec, path))
-        if other.name != spec.name and _published_file(other) != _published_file(spec):
-            same = str(path) if path == theirs else f"{path} and {theirs} (the same bytes)"
-            raise HistobenchError(
-                f"one checkpoint for two encoders: {other.name} and {spec.name} would both be made from "
-                f'{same}; give each its own in a table: {{"{other.name}": "...", "{spec.name}": "..."}}'
-            )
-
-
 def check_owner(spec: EncoderSpec, checkpoint: Path, zoo: Iterable[EncoderSpec]) -> None:
     """Raise when a checkpoint is known to be another encoder's: its sha256 is pinned there."""
     digest = checkpoint_sha256(checkpoint)
     if digest == spec.source.sha256:
         return
     for other in zoo:
-        if other.source.sha256 == digest and _published_file(other) != _published_file(spec):
+        if other.source.sha256 == digest and published_file(other) != published_file(spec):
             raise HistobenchError(
                 f"{checkpoint} is {other.name}'s file (by its sha256), not {spec.name}'s; use the encoder "
                 f"{other.name}, or give the checkpoint of {spec.name}"
             )
 
 
-def _published_file(spec: EncoderSpec) -> tuple[str, str, str]:
+def published_file(spec: EncoderSpec) -> tuple[str, str, str]:
     return spec.source.repo, spec.source.file, spec.source.url
 
 
@@ -209,10 +169,8 @@ def _table_entry(table: Path, spec: EncoderSpec) -> Path | None:
     entries = read_table(table)
     names = (spec.full_name, spec.name, *spec.aliases)
     for name in names:
-        value = entries.get(name, "")
-        if value:
-            path = Path(value).expanduser()
-            return path if path.is_absolute() else table.parent / path
+        if value := entries.get(name, ""):
+            return table.parent / Path(value).expanduser()
     if not any(name in entries for name in names):
         _check_spelling(table, names, [name for name, value in entries.items() if value])
     return None
@@ -232,8 +190,7 @@ def _check_spelling(table: Path, names: Sequence[str], filled: Sequence[str]) ->
 
 def read_table(table: Path) -> dict[str, str]:
     """A table of checkpoint paths by encoder name, as in `model_utils/model_weights.json`."""
-    text = read_plain_text(table)
-    content = read_json(text, where=str(table))
+    content = read_json(read_plain_text(table), where=str(table))
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise HistobenchError(f'{table}: expected {{"encoder": "path or empty", ...}}')
     return content
@@ -250,7 +207,6 @@ def _search_folder(folder: Path, spec: EncoderSpec) -> Path | None:
 
 
 def _folder_names(spec: EncoderSpec) -> list[str]:
-    """What the encoder's checkpoint or folder may be called in a folder of checkpoints."""
     names = [spec.name, *spec.aliases]
     if spec.source.kind == "hub":
         owner, _, repo = spec.source.repo.partition("/")
@@ -278,14 +234,8 @@ def _checkpoint_in(path: Path, spec: EncoderSpec, *, given_by: str) -> Path:
         return path
     if not path.exists():
         raise HistobenchError(f"{given_by}: the weights of {spec.name}, {path}, do not exist")
-    inside = _file_of_folder(path, spec)
-    if inside is None:
-        wanted = spec.source.file or HUB_FILES[0]
-        found = sorted(item.name for item in path.iterdir())
-        raise HistobenchError(
-            f"{given_by}: the folder {path} has no checkpoint of {spec.name} ({wanted}); "
-            + (did_you_mean(wanted, found) if found else "it is empty")
-        )
+    if (inside := _file_of_folder(path, spec)) is None:
+        raise _nothing_in(path, spec)
     return inside
 
 
@@ -301,7 +251,4 @@ def _package_file(spec: EncoderSpec) -> Path:
     if module is None or module.origin is None:
         package = spec.source.repo.replace("_", "-")
         raise HistobenchError(f"{spec.name} needs the package {package}; run: pip install {package}")
-    path = Path(module.origin).parent / spec.source.file
-    if not path.is_file():
-        raise HistobenchError(f"the package {spec.source.repo} has no file {spec.source.file}; reinstall it")
-    return path
+    return Path(module.origin).parent / spec.source.file

@@ -14,14 +14,9 @@ from histobench.core.http import UnreachableError, call_while_reachable, discard
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.file_hash import sha256_of
 
-# What the model hub's library has kept on this machine: a published file, at whichever revision.
-
 
 def find_pinned(spec: EncoderSpec, file: str) -> Path | None:
-    """The file at the pinned revision; never touches the network.
-
-    A file of another revision whose sha256 is the pinned one is the same file.
-    """
+    """The file at the pinned revision, or the same bytes at another one; never touches the network."""
     from huggingface_hub import try_to_load_from_cache
 
     source = spec.source
@@ -66,19 +61,8 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "ON", "YES", "TRUE")
 
 
-def find_in_cache(spec: EncoderSpec, file: str) -> Path | None:
-    """A published file that was downloaded before; never touches the network."""
-    if spec.source.kind == "url":
-        path = cached_url(spec, spec.source.url)
-        return path if path.is_file() else None
-    return find_pinned(spec, file)
-
-
 def fetch_from_hub(spec: EncoderSpec, file: str, *, allow_revision: bool = False) -> Path:
-    """A file of the encoder's repository at the pinned revision, from the cache or the network.
-
-    With `allow_revision` a file that the cache has at another revision will do, if the pinned is not there.
-    """
+    """A file at the pinned revision (or with `allow_revision` at another one that the cache has)."""
     source = spec.source
     path = find_pinned(spec, file)
     if path is None and allow_revision:
@@ -94,30 +78,20 @@ def fetch_from_hub(spec: EncoderSpec, file: str, *, allow_revision: bool = False
 
 
 def _not_here(spec: EncoderSpec, file: str, why: str) -> HistobenchError:
-    """Why the weights are missing, and the steps to them for machines with and without a network."""
     source = spec.source
     get = f"request access at {source.page} and run: hf auth login" if source.gated else "repeat the command"
+    for other in list(find_others(spec, file))[:1] if source.revision else ():
+        why += f"; the hub's cache has it at revision {other} instead of the pinned {source.revision}: "
+        why += "`allow_revision` takes that"
     return HistobenchError(
-        f"{spec.name}: no weights on this machine, and {why}{_other_revisions(spec, file)}\n"
+        f"{spec.name}: no weights on this machine, and {why}\n"
         f"  with internet: {get}\n"
         f"  without: copy {Path(file).name} of {source.page} here and give `weights` FILE; "
         f"details: histobench models show {spec.name}"
     )
 
 
-def _other_revisions(spec: EncoderSpec, file: str) -> str:
-    """The end of an error message: what the cache has instead, and how to take it."""
-    others = find_others(spec, file)
-    if not others or not spec.source.revision:
-        return ""
-    return (
-        f"; the hub's cache has it at revision {next(iter(others))} instead of the pinned "
-        f"{spec.source.revision}: `allow_revision` takes that"
-    )
-
-
 def check_sha256(spec: EncoderSpec, path: Path) -> None:
-    """Raise when a published file is not the one that was pinned."""
     if spec.source.sha256 and sha256_of(path) != spec.source.sha256:
         raise HistobenchError(
             f"{path}: the sha256 of the weights of {spec.name} is {sha256_of(path)}, not the pinned "
@@ -130,42 +104,34 @@ def _download(spec: EncoderSpec, file: str) -> Path:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
-        HfHubHTTPError,
         LocalEntryNotFoundError,
-        RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
+    global _unreachable_at
     source = spec.source
-    away = _not_here(spec, file, f"the model hub cannot be reached ({source.repo}/{file})")
+    away = f"the model hub cannot be reached ({source.repo}/{file})"
     if _unreachable_at is not None and time.monotonic() - _unreachable_at < _UNREACHABLE_SECONDS:
-        raise away
+        raise _not_here(spec, file, away)
     # Its library reports every attempt in two lines; what matters of them is said here in one.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         fetch = partial(hf_hub_download, source.repo, file, revision=source.revision or None)
         return Path(call_while_reachable(fetch, constants.ENDPOINT))
-    except (UnreachableError, LocalEntryNotFoundError) as error:
-        _note_unreachable()
-        raise away from error
-    except GatedRepoError as error:
-        why = f"the authors of {source.repo} have not given you access"
-        raise _not_here(spec, file, why) from error
-    except (RevisionNotFoundError, EntryNotFoundError) as error:
-        raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
-    except RepositoryNotFoundError as error:
-        why = f"{source.repo} does not exist or is hidden until you log in (hf auth login)"
-        raise _not_here(spec, file, why) from error
-    except (HfHubHTTPError, OSError) as error:
-        if getattr(error, "errno", None) == 28:
-            raise HistobenchError(f"{spec.name}: the disk is full; free some space and run again") from error
+    except Exception as error:  # of the hub's library, of the operating system, of the library's HTTP client
+        answers = (getattr(each, "response", None) for each in (error, error.__cause__))
+        status = next((each.status_code for each in answers if each is not None), 0)
         why = f"downloading {source.repo}/{file} failed ({type(error).__name__})"
+        if isinstance(error, GatedRepoError):
+            why = f"the authors of {source.repo} have not given you access"
+        elif status in (401, 403):  # its library may call this a file that it cannot find
+            why = f"the model hub refuses access (HTTP {status}): is your token valid, with access to gated "
+            why += "repositories? https://huggingface.co/settings/tokens"
+        elif isinstance(error, UnreachableError | LocalEntryNotFoundError):
+            _unreachable_at, why = time.monotonic(), away
+        elif isinstance(error, RevisionNotFoundError | EntryNotFoundError):
+            raise HistobenchError(f"{spec.name}: {source.repo} has no {file} at {source.revision}") from error
         raise _not_here(spec, file, why) from error
-
-
-def _note_unreachable() -> None:
-    global _unreachable_at
-    _unreachable_at = time.monotonic()
 
 
 def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
@@ -179,9 +145,7 @@ def fetch_from_url(spec: EncoderSpec, url: str) -> Path:
             )
         try:
             call_while_reachable(partial(_copy_from, url, path), url)
-        except UnreachableError as error:
-            raise HistobenchError(f"{spec.name}: {url} cannot be reached; {by_hand}") from error
-        except (HistobenchError, OSError) as error:
+        except (UnreachableError, HistobenchError, OSError) as error:
             raise HistobenchError(f"{spec.name}: cannot download {url} ({error}); {by_hand}") from error
     if url == spec.source.url:
         check_sha256(spec, path)
@@ -199,5 +163,4 @@ def _copy_from(url: str, path: Path) -> None:
 
 
 def cached_url(spec: EncoderSpec, url: str) -> Path:
-    """Where a file from a fixed address is kept."""
     return cache_dir() / "weights" / spec.name / url.rsplit("/", 1)[-1]

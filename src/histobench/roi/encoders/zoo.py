@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -45,22 +43,14 @@ def aliases_of(zoo: dict[str, EncoderSpec]) -> dict[str, str]:
 @lru_cache(maxsize=16)
 def _read_file(path: Path, stamp: int) -> dict[str, EncoderSpec]:
     """The entries of one file; `stamp` makes an edited file be read again."""
-    text = read_plain_text(path)
-    content = read_yaml(text, where=str(path), loader=_Loader)
+    content = read_yaml(read_plain_text(path), where=str(path), loader=_Loader)
     if not isinstance(content, dict):
         raise HistobenchError(f"{path}: expected one entry per encoder (name: fields)")
     return {str(name): parse_spec(str(name), entry, where=path.name) for name, entry in content.items()}
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe YAML loader, with two traps removed: `1e-5` is a number, a repeated name is an error."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = Counter(str(key.value) for key, _ in node.value)
-        for name, count in names.items():
-            if count > 1 and name != "<<":
-                raise yaml.YAMLError(f"{name!r} occurs twice, line {node.start_mark.line + 1}")
-        return super().construct_mapping(node, deep=deep)
+    """The safe YAML loader, for which `1e-5` is a number, too."""
 
 
 _Loader.add_implicit_resolver(

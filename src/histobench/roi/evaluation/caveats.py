@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from histobench.roi.comparison.answer import LEFT_OUT, TOO_GOOD
-from histobench.roi.data.check import confounded, patients_in_names, single_group_classes
+from histobench.roi.data.check import confounded, single_group_classes
 from histobench.roi.data.sites import is_place
+from histobench.roi.data.split import patients_in_names
 from histobench.roi.encoders.own_name import UNCHECKED, is_unchecked
 from histobench.roi.features.feature_file import FeatureSet
 
 
 def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
-    """In words, what stands behind the class means of this test set; empty where nothing is odd."""
+    """What to know about the class means of this test set."""
     labels = test.labels.numpy()
     found = []
     absent = [name for label, name in enumerate(classes) if not (labels == label).any()]
     if absent:
+        have = f"class {absent[0]} has" if len(absent) == 1 else f"classes {', '.join(absent)} have"
         found.append(
-            f"{_listed(absent)} {'has' if len(absent) == 1 else 'have'} no test images: balanced accuracy "
-            f"and other means over classes are over {len(classes) - len(absent)} of {len(classes)} classes"
+            f"{have} no test images: balanced accuracy and other means over classes are over "
+            f"{len(classes) - len(absent)} of {len(classes)} classes"
         )
     # Of a target that is not a class all images are of one, which says nothing.
     single = single_group_classes(labels.tolist(), test.groups or ()) if len(classes) > 1 else []
@@ -32,7 +31,8 @@ def caveats(test: FeatureSet, classes: Sequence[str]) -> tuple[str, ...]:
             f"{len(single)} of {len(classes)} classes have their test images from one group each: {named}; "
             "their recall, and with it every mean over classes, rests on one patient or slide each"
         )
-    for label, group, images in single if len(single) == 1 else ():
+    elif single:
+        ((label, group, images),) = single
         found.append(
             f"class {classes[label]}: all {images} test images come from one group ({group}): its recall, "
             "and with it every mean over classes, rests on one patient or slide"
@@ -50,17 +50,15 @@ def bad_image_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
     bad = {each["image"]: each["reason"] for part in parts for each in part.metadata.get("skipped") or ()}
     if not bad:
         return ()
-    number = "1 image" if len(bad) == 1 else f"{len(bad):,} images"
     name, reason = next(iter(bad.items()))
     first = reason if name in reason else f"{name}: {reason}"
-    return (f"{number} {LEFT_OUT} ({'' if len(bad) == 1 else 'first: '}{first})",)
+    if len(bad) == 1:
+        return (f"1 image {LEFT_OUT} ({first})",)
+    return (f"{len(bad):,} images {LEFT_OUT} (first: {first})",)
 
 
 def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
-    """The site columns that go along with the label, over all splits; images of unknown site are left out.
-
-    A column whose every value is of one group (a slide, a fold of one patient) is no site and not looked at.
-    """
+    """The site columns that go along with the label, over all splits, unless each value is of one group."""
     found = []
     for column in dict.fromkeys(column for part in parts for column in part.sites if is_place(column)):
         images = [
@@ -74,24 +72,19 @@ def site_caveats(parts: Sequence[FeatureSet]) -> tuple[str, ...]:
             )
             if site
         ]
-        one_group_each = len({(site, group) for _, site, group in images}) == len(
-            {site for _, site, _ in images}
-        )
-        if images and not one_group_each:
+        groups_of_sites = {(site, group) for _, site, group in images}
+        if len(groups_of_sites) > len({site for site, _ in groups_of_sites}):
             labels, sites, _ = zip(*images, strict=True)
             found.append(confounded(labels, sites, column))
     return tuple(text for text in found if text)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ("class " if len(names) == 1 else "classes ") + ", ".join(names)
 
 
 def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]:
     """What the test features share with the `others` (by split), in words."""
     found = []
     for split, features in others.items():
-        same = int(_rows_also_in(test.embeddings.numpy(), features.embeddings.numpy()).sum())
+        known = {hash(row.tobytes()) for row in features.embeddings.numpy()}
+        same = sum(hash(row.tobytes()) in known for row in test.embeddings.numpy())  # bit for bit
         if same:
             images = "1 test image has" if same == 1 else f"{same} of {len(test)} test images have"
             found.append(
@@ -116,9 +109,3 @@ def leaks(test: FeatureSet, others: Mapping[str, FeatureSet]) -> tuple[str, ...]
                 f"also in {' or '.join(others)}: {TOO_GOOD}"
             )
     return tuple(found)
-
-
-def _rows_also_in(rows: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which rows are among the others, bit for bit."""
-    known = {hash(row.tobytes()) for row in others}
-    return np.array([hash(row.tobytes()) in known for row in rows], dtype=bool)

@@ -28,8 +28,6 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What is held out of the training set where hyper-parameters are chosen and there is no validation set.
-
 
 @dataclass(frozen=True)
 class Choosing:
@@ -40,7 +38,6 @@ class Choosing:
 
     @property
     def chosen_by(self) -> str:
-        """The word for it in results files: "group" or "image"."""
         return "image" if self.groups is None else "group"
 
 
@@ -49,14 +46,13 @@ def choosing(
 ) -> Choosing:
     """Whole groups where the data names them, unless `choose_by` is "image" or groups cannot be divided.
 
-    Patients whose images are in both parts make the larger part look right on the smaller one, whatever is
-    chosen: the choice would be for the patients at hand and not for those of the test set.
+    With images of one patient in both parts, what is chosen would fit the patients at hand only.
     """
     if choose_by == "image" or groups is None or not any(groups):
         return Choosing(None)
-    members: dict[int, set[str]] = {}
+    members: dict[int, set[str | int]] = {}
     for row, (label, group) in enumerate(zip(labels, groups, strict=True)):
-        members.setdefault(label, set()).add(f"g{group}" if group else f"i{row}")
+        members.setdefault(label, set()).add(group or row)
     single = [label for label in sorted(members) if len(members[label]) == 1]
     if len(single) == len(members):
         return Choosing(
@@ -64,14 +60,14 @@ def choosing(
             "hyper-parameters were chosen by images: every class has the training images of one group only, "
             "so that no group can be held out",
         )
-    if single:
-        names = ", ".join(classes[label] for label in single)
-        return Choosing(
-            groups,
-            f"{'class' if len(single) == 1 else 'classes'} {names}: the training images come from one group, "
-            "which cannot be both trained on and held out; hyper-parameters were chosen without it",
-        )
-    return Choosing(groups)
+    if not single:
+        return Choosing(groups)
+    names = ", ".join(classes[label] for label in single)
+    return Choosing(
+        groups,
+        f"{'class' if len(single) == 1 else 'classes'} {names}: the training images come from one group, "
+        "which cannot be both trained on and held out; hyper-parameters were chosen without it",
+    )
 
 
 class TaskSkippedError(Exception):
@@ -88,7 +84,6 @@ class Context:
 
     @property
     def preset(self) -> Preset:
-        """The recipe that the tasks follow."""
         return get_preset(self.request.preset)
 
     @cached_property
@@ -98,29 +93,24 @@ class Context:
 
     @property
     def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Features and labels to train on, and features of the test images."""
         return self.train.embeddings, self.train.labels, self.request.test.embeddings
 
     @property
     def data_to_choose(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The same with features and labels to choose by before those of the test images."""
         train, val = self.train_and_val
-        test = self.request.test.embeddings
-        return train.embeddings, train.labels, val.embeddings, val.labels, test
+        return train.embeddings, train.labels, val.embeddings, val.labels, self.request.test.embeddings
 
     @property
     def common(self) -> dict[str, Any]:
-        """What every protocol takes besides the data."""
         return {"n_classes": len(self.classes), "device": self.device}
 
     @property
     def val_joins_train(self) -> bool:
-        """Whether the validation features are training data here."""
         return self.request.val is not None and self.preset.validation == "joined"
 
     @cached_property
     def train_and_val(self) -> tuple[FeatureSet, FeatureSet]:
-        """Features to train on and to choose by; without a validation set a fifth of train is held out."""
         train = self.request.train
         if self.request.val is not None:
             return train, self.request.val
@@ -130,8 +120,7 @@ class Context:
     def divided(self, *, chooses: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of the training set to train on and, about a fifth, to choose by."""
         train = self.request.train
-        groups = self.choosing(train).groups
-        fit, rest = held_out(train.labels.numpy(), groups, seed=self.request.seed)
+        fit, rest = held_out(train.labels.numpy(), self.choosing(train).groups, seed=self.request.seed)
         if chooses and not len(rest):
             raise TaskSkippedError(
                 "hyper-parameters are chosen on held-out images, but every class has one training image; "
@@ -152,20 +141,22 @@ class Context:
 
     @property
     def choice_warnings(self) -> tuple[str, ...]:
-        """What a task that chooses on a part of the training set has to say about the choice."""
         return (self.choices.warning,) if self.choices is not None and self.choices.warning else ()
 
     def digest(self, task: str) -> str:
         """The name of all that the results of a task depend on."""
         return task_digest(self.request, task, fingerprint_of(*self.request.features))
 
+    @property
+    def _given(self) -> dict[str, FeatureSet]:
+        parts = {"train": self.request.train, "val": self.request.val, "test": self.request.test}
+        return {name: part for name, part in parts.items() if part is not None and len(part)}
+
     @cached_property
     def leaks(self) -> tuple[str, ...]:
         """What the test set shares with the other splits, in words."""
-        others = {"training": self.request.train, "validation": self.request.val}
-        return leaks(
-            self.request.test, {name: part for name, part in others.items() if part is not None and len(part)}
-        )
+        others = {"training": self._given.get("train"), "validation": self._given.get("val")}
+        return leaks(self.request.test, {name: part for name, part in others.items() if part is not None})
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
@@ -181,12 +172,10 @@ class Context:
     @cached_property
     def _data(self) -> dict[str, Any]:
         """What tells these images and labels from others under the same name."""
-        parts = {"train": self.request.train, "val": self.request.val, "test": self.request.test}
-        given = {name: part for name, part in parts.items() if part is not None and len(part)}
         return told_of_data(
-            {name: (part.img_names, part.labels.tolist()) for name, part in given.items()},
+            {name: (part.img_names, part.labels.tolist()) for name, part in self._given.items()},
             self.classes,
-            named_here=all(part.metadata.get("fingerprint") for part in given.values()),
+            named_here=all(part.metadata.get("fingerprint") for part in self._given.values()),
         )
 
     @cached_property
@@ -230,8 +219,14 @@ class Context:
             )
         return info
 
+    def scored(self, outcome: Outcome, *, setting: str = "") -> TaskResult:
+        predictions = self.predictions(outcome)
+        evaluation = evaluate_predictions(predictions)
+        found = evaluation.scores, evaluation.per_class, evaluation.confusion_matrix
+        warnings = (*outcome.info.get("warnings", ()), *evaluation.notes)
+        return TaskResult(predictions, *found, setting, warnings=warnings)
+
     def predictions(self, outcome: Outcome, *, episodes: NDArray[np.int64] | None = None) -> Predictions:
-        """The outcome of a protocol with the names of the test images."""
         test = self.request.test
         return Predictions(
             probabilities=outcome.probabilities,
@@ -247,7 +242,6 @@ class Context:
 
 
 def _path(features: FeatureSet) -> str:
-    """The absolute path of a feature file; empty where the features are not from a file."""
     source = str(features.metadata.get("source", ""))
     return str(Path(source).absolute()) if source else ""
 
@@ -283,7 +277,6 @@ def merged(first: FeatureSet, second: FeatureSet | None) -> FeatureSet:
 
 
 def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
-    """Some rows of a feature set."""
     return replace(
         features,
         embeddings=features.embeddings[rows],
@@ -296,13 +289,8 @@ def rows_of(features: FeatureSet, rows: NDArray[np.int64]) -> FeatureSet:
     )
 
 
-# What a task hands over to be written.
-
-
 @dataclass(frozen=True)
 class TaskResult:
-    """Predictions of one task at one setting, with their metrics."""
-
     predictions: Predictions | TargetPredictions
     scores: Mapping[str, Score]
     per_class: Mapping[str, Mapping[str, Score]]
@@ -318,42 +306,18 @@ class TaskResult:
     sheet: NDArray[np.uint8] | None = None  # [h, w, 3], a picture of examples
 
     @classmethod
-    def scored(cls, outcome: Outcome, predictions: Predictions, *, setting: str = "") -> TaskResult:
-        evaluation = evaluate_predictions(predictions)
-        return cls(
-            predictions,
-            evaluation.scores,
-            evaluation.per_class,
-            evaluation.confusion_matrix,
-            setting,
-            warnings=(*outcome.info.get("warnings", ()), *evaluation.notes),
-        )
-
-    @classmethod
     def averaged(
         cls,
         predictions: Predictions,
         metrics: Mapping[str, NDArray[np.float64]],
         episodes: EpisodePredictions,
-        *,
-        setting: str = "",
-        warnings: tuple[str, ...] = (),
-        notes: tuple[str, ...] = (),
+        **more: Any,
     ) -> TaskResult:
         """A result whose metrics are means over episodes or runs; the rest is of the mean probabilities."""
         whole = evaluate_predictions(predictions)
         scores = {name: _mean(values) for name, values in metrics.items()}
-        return cls(
-            predictions,
-            scores,
-            whole.per_class,
-            whole.confusion_matrix,
-            setting,
-            episode_metrics=metrics,
-            episodes=episodes,
-            warnings=warnings,
-            notes=notes,
-        )
+        found = scores, whole.per_class, whole.confusion_matrix
+        return cls(predictions, *found, episode_metrics=metrics, episodes=episodes, **more)
 
 
 def _mean(values: NDArray[np.float64]) -> Score:

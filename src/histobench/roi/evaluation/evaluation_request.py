@@ -70,11 +70,7 @@ class EvaluationRequest:
     @property
     def features(self) -> list[FeatureSet]:
         """All features that are given, split by split; an empty training set is left out."""
-        return [
-            features
-            for features in (self.train, self.val, self.test)
-            if features is not None and len(features)
-        ]
+        return [part for part in (self.train, self.val, self.test) if part is not None and len(part)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,6 @@ def is_recorded(results_dir: Path, task: str, digest: str) -> bool:
 
 
 def record(results_dir: Path, task: str, digest: str) -> None:
-    """Remember that the task is finished, and what its files are."""
     folder = results_dir / task
     files = sorted(path for ending in RECORDED for path in files_below(folder, ending))
     states = {path.relative_to(folder).as_posix(): _state(path) for path in files}
@@ -113,34 +108,26 @@ def record(results_dir: Path, task: str, digest: str) -> None:
 
 def damaged_in(folder: Path, note: Mapping[str, Any]) -> list[Path]:
     """List the files of a finished task that are gone or have other contents than when it ended."""
-    files = note.get("files")
-    damaged = []
-    for name, state in files.items() if isinstance(files, dict) else ():
-        path = folder / name
-        try:
-            if _state(path) != state:
-                damaged.append(path)
-        except (OSError, ValueError):
-            damaged.append(path)
-    return damaged
+    return [folder / name for name, state in note.get("files", {}).items() if _state(folder / name) != state]
 
 
 def damaged_results(results_dir: Path) -> list[Path]:
-    """List the damaged files of all finished tasks below a results folder."""
     notes = files_below(results_dir, FILE)
     return [path for note in notes for path in damaged_in(note.parent, read_note(note) or {})]
 
 
 def _state(path: Path) -> str:
     """Return the SHA-256 of a file; of JSON, which holds a date, only that it can be read."""
-    if path.suffix == ".json":
-        parse_json(path.read_text(encoding="utf-8"))
-        return "JSON"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        if path.suffix == ".json":
+            parse_json(path.read_text(encoding="utf-8"))
+            return "JSON"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return "damaged"
 
 
 def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
-    """A digest of the features, the recipe and the options of one task."""
     prompts = request.options.zeroshot_prompt_file
     content: dict[str, Any] = {
         "task": task,
@@ -162,10 +149,7 @@ def task_digest(request: EvaluationRequest, task: str, fingerprint: str) -> str:
 
 
 def _labelling(request: EvaluationRequest) -> str:
-    """A digest of what is said about the images: the features' fingerprint names only their pixels.
-
-    Labels, names, groups and class names may be corrected in a CSV while every image stays as it is.
-    """
+    """A digest of labels, names and groups: the fingerprint of features names only the pixels of images."""
     from histobench.roi.features.feature_file import text_columns
 
     digest = hashlib.sha256()

@@ -15,12 +15,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import write_tidy_rows
 from histobench.roi.encoders.own_name import UNCHECKED, is_computed
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.evaluation_request import (
-    EvaluationRequest,
-    ImageRequest,
-    is_recorded,
-    record,
-)
+from histobench.roi.evaluation.evaluation_request import EvaluationRequest, ImageRequest, is_recorded, record
 from histobench.roi.evaluation.image_context import ImageContext
 from histobench.roi.features.feature_file import check_pair, fingerprint_of
 from histobench.roi.predictions import TargetPredictions
@@ -38,8 +33,6 @@ C = TypeVar("C", bound=Context)
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One line of the table of an evaluation."""
-
     task: str
     setting: str
     metrics: dict[str, float | None]
@@ -49,8 +42,6 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """What was written, and what was left out and why."""
-
     dataset: str
     encoder: str
     preset: str
@@ -64,12 +55,10 @@ class EvaluationOutcome:
 def evaluate(
     request: EvaluationRequest, *, resume: bool = False, on_task: Callable[[str], None] = lambda _: None
 ) -> EvaluationOutcome:
-    """Run every asked task and write its files.
+    """Run every asked task and write its files; one that fails, or cannot be run, does not stop the others.
 
-    Names and feature files are checked before the first task runs, so a typing error costs nothing. A task
-    that cannot be run on these features is skipped with its reason, one that goes wrong is reported at the
-    end, and the others still run. With `resume`, a task that was finished with the same input is left alone.
-    Results of another run (another seed, image size, encoder, ...) are never replaced: see `placement`.
+    With `resume`, a task that was finished with the same input is left alone. Results of another run (another
+    seed, image size, encoder, ...) are never replaced: see `placement`.
     """
     from histobench.roi.evaluation.tasks import TASK_RUNNERS
 
@@ -80,8 +69,11 @@ def evaluate(
             check_pair(request.train, request.val)
     context = Context(request, _classes(request), resolve_device(request.device))
     target = CLASS if request.test.target is None else request.test.target.kind
-    images = dict.fromkeys(ON_IMAGES, "it works on images, not on stored features: use `histobench run`")
-    reasons = {task: _not_run(task, request.preset, target) or images.get(task, "") for task in tasks}
+    on_images = "it works on images, not on stored features: use `histobench run`"
+    reasons = {
+        task: _not_run(task, request.preset, target) or (on_images if task in ON_IMAGES else "")
+        for task in tasks
+    }
     return _evaluated(context, reasons, TASK_RUNNERS, on_task, resume=resume)
 
 
@@ -102,7 +94,6 @@ def evaluate_on_images(
 
 
 def _not_run(task: str, preset: str, target: str) -> str:
-    """Why a task is left out; empty where it is not."""
     if task in get_preset(preset).left_out:
         return f"the preset {preset} has no recipe for it"
     return not_applicable(task, target)
@@ -116,7 +107,6 @@ def _evaluated(
     *,
     resume: bool,
 ) -> EvaluationOutcome:
-    """Run the tasks that have no reason to be left out, and write their files."""
     request = context.request
     identity = _identity(request)
     known_by = _known_by(request, identity)
@@ -126,13 +116,12 @@ def _evaluated(
     unchanged: list[str] = []
     folders: list[Path] = []
     places: set[Path] = set()  # where anything of this evaluation is, from before included
-    warned = False
+    warned = request.split is not None  # 25 splits would say it 25 times; their files do
     for task, reason in reasons.items():
+        if not reason and not len(request.train) and task not in UNTRAINED:
+            reason = "there are no training images"
         if reason:
             skipped[task] = reason
-            continue
-        if not len(request.train) and task not in UNTRAINED:
-            skipped[task] = "there are no training images"
             continue
         digest = context.digest(task)
         # Of two evaluations at once into one folder, the second finds the task done.
@@ -143,12 +132,9 @@ def _evaluated(
                 places.add(folder)
                 continue
             on_task(task)
-            if not warned:
-                for caveat in context.caveats:
-                    log.warning(
-                        "%s: %s", identity.encoder if caveat == UNCHECKED else identity.dataset, caveat
-                    )
-                warned = True
+            for caveat in () if warned else context.caveats:
+                log.warning("%s: %s", identity.encoder if caveat == UNCHECKED else identity.dataset, caveat)
+            warned = True
             try:
                 for place, row in _written(task, runners[task](context), known_by, identity, context):
                     folder = place
@@ -165,16 +151,9 @@ def _evaluated(
         if folder != request.results_dir:
             log.warning("%s holds the results of another run; these are in %s", request.results_dir, folder)
     every = {*folders, *places}
-    return EvaluationOutcome(
-        identity.dataset,
-        identity.encoder,
-        identity.preset,
-        every.pop() if len(every) == 1 else request.results_dir,
-        tuple(rows),
-        skipped,
-        failed,
-        tuple(unchanged),
-    )
+    known = identity.dataset, identity.encoder, identity.preset
+    place = every.pop() if len(every) == 1 else request.results_dir
+    return EvaluationOutcome(*known, place, tuple(rows), skipped, failed, tuple(unchanged))
 
 
 def _written(
@@ -211,15 +190,14 @@ def _write(
         write_robustness(results_dir, result, identity=identity)
         measured = {name: measure.value for name, measure in result.pack.measures.items()}
         return TaskRow(task, result.column, measured, len(result.tissue.labels), result.caveats)
-    for warning in (*result.warnings, *result.notes):
+    for warning in (*result.warnings, *result.notes) if context.request.split is None else ():
         log.warning("%s: %s", task, warning)
     caveats = (*(context.caveats if result.caveats is None else result.caveats), *result.warnings)
     said = {"warnings": [*caveats, *result.notes], "caveats": list(caveats)}
-    about = context.info
+    about, known = context.info, result.predictions.info
     if isinstance(result.predictions, TargetPredictions):  # these say themselves what was held out
-        about = {key: value for key, value in about.items() if key not in result.predictions.info}
-        if "val_use" in result.predictions.info:
-            about.pop("chosen_by", None)
+        also = {"chosen_by"} if "val_use" in known else set[str]()
+        about = {key: value for key, value in about.items() if key not in {*known, *also}}
     files = write_task(
         results_dir,
         task,
@@ -232,7 +210,7 @@ def _write(
         info={**about, **{key: texts for key, texts in said.items() if texts}},
     )
     if result.episode_metrics is not None:
-        write_episodes(files, result.episode_metrics, info=result.predictions.info)
+        write_episodes(files, result.episode_metrics, info=known)
     if result.attention is not None:
         write_attention(files, result.attention)
     if result.sheet is not None:
@@ -246,7 +224,7 @@ def _classes(request: EvaluationRequest) -> tuple[str, ...]:
     stored = tuple(map(str, request.train.metadata.get("classes") or ()))
     classes = request.classes or stored
     if not classes:
-        return tuple(str(label) for label in range(highest + 1))
+        return tuple(map(str, range(highest + 1)))
     _check_class_map(classes, stored)
     if highest >= len(classes):
         raise HistobenchError(
@@ -264,9 +242,8 @@ def _check_class_map(given: tuple[str, ...], stored: tuple[str, ...]) -> None:
             f"the class map ({', '.join(given)}) is not the one that the features were extracted with "
             f"({', '.join(stored)}): give the same file, or leave out `classes`"
         )
-    log.warning(
-        "the class map (%s) renames the classes of the features (%s)", ", ".join(given), ", ".join(stored)
-    )
+    names = ", ".join(given), ", ".join(stored)
+    log.warning("the class map (%s) renames the classes of the features (%s)", *names)
 
 
 def _identity(request: EvaluationRequest) -> RunIdentity:
@@ -284,14 +261,10 @@ def _identity(request: EvaluationRequest) -> RunIdentity:
 
 def _known_by(request: EvaluationRequest, identity: RunIdentity) -> dict[str, str]:
     """What sets this run apart from others that may be put into the same folder."""
-    metadata = request.test.metadata
+    is_named = request.encoder or request.test.metadata.get("encoder")
     return {
-        "dataset": identity.dataset,
-        "encoder": identity.encoder,
-        "preset": identity.preset,
-        "size": identity.size,
-        "seed": str(identity.seed),
+        **{name: str(getattr(identity, name)) for name in ("dataset", "encoder", "preset", "size", "seed")},
         "choose_by": request.options.choose_by if get_preset(request.preset).chooses else "",
         # Files of other tools do not say which encoder they are of.
-        "features": "" if request.encoder or metadata.get("encoder") else identity.fingerprint[:8],
+        "features": "" if is_named else identity.fingerprint[:8],
     }

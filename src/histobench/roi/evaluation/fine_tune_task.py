@@ -62,10 +62,10 @@ def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
     yield result(UNADAPTED + ending, control, runs, info)
     trainer = replace(control, encode=adapted, lora=lora)
     runs = []
-    for predicted, about in trainer.runs(parts, options.tune_rates, seeds):
-        runs.append((predicted, about))
+    for run in trainer.runs(parts, options.tune_rates, seeds):
+        runs.append(run)
         if options.save_adapters:
-            lora.save(folder / f"seed-{about['seed']}", recipe)
+            lora.save(folder / f"seed-{run[1]['seed']}", recipe)
     info |= {
         "adapted_modules": len(lora.modules),
         "trainable_parameters": lora.count,
@@ -78,8 +78,6 @@ def run_fine_tune(context: ImageContext) -> Iterator[TaskResult]:
 
 
 def _on_classes(context: ImageContext, parts: Parts, precision: str) -> Work:
-    """Heads on the features of images."""
-
     def result(setting: str, trainer: Trainer, runs: list[Run], info: dict[str, Any]) -> TaskResult:
         outcomes = [Outcome(each, each.argmax(axis=1), about) for each, about in runs]
         return mean_of_runs(context, outcomes, setting=setting, info=info, warnings=context.choice_warnings)

@@ -24,7 +24,8 @@ from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.evaluation.context import Context, TaskSkippedError
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest, ImageRequest
 from histobench.roi.features.assemble import labelled, size_of
-from histobench.roi.features.cache.content_hashes import KEY_BYTES, content_keys
+from histobench.roi.features.cache.content_hashes import content_keys
+from histobench.roi.features.cache.row_cache import KEY_BYTES
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.features.fingerprint import describe_encoder, fingerprint
 from histobench.roi.features.inference.forward import resolve_precision
@@ -50,11 +51,10 @@ class ImageContext(Context):
         """Make the encoder and hash the images, without the unreadable ones where these are skipped."""
         settings, data, encoder = asked.settings, asked.data, asked.recipe.build()
         workers = useful_workers(settings.num_workers, on_cpu=False)
-        bad = {}
-        if settings.on_bad_image == "skip":
-            every = [image for images in data.splits.values() for image in images]
-            problems = zip(every, spread(_problem, every, threads=workers), strict=True)
-            bad = {image.path: problem for image, problem in problems if problem}
+        every = [image for images in data.splits.values() for image in images]
+        checked = every if settings.on_bad_image == "skip" else []
+        problems = zip(checked, spread(_problem, checked, threads=workers), strict=True)
+        bad = {image.path: problem for image, problem in problems if problem}
         splits = {s: [i for i in data.splits.get(s, ()) if i.path not in bad] for s in SPLITS}
         device = resolve_device(settings.devices[0])
         precision = resolve_precision(settings.precision, encoder.precision, device)
@@ -77,14 +77,8 @@ class ImageContext(Context):
 
         train, val, test = map(features, splits.values())
         same = ("results_dir", "dataset", "encoder", "preset", "seed", "options")
-        request = EvaluationRequest(
-            tasks=(asked.task,),
-            train=train,
-            val=val if len(val) else None,
-            test=test,
-            classes=data.classes,
-            **{name: getattr(asked, name) for name in same},
-        )
+        given = {name: getattr(asked, name) for name in same} | {"val": val if len(val) else None}
+        request = EvaluationRequest((asked.task,), train, test, classes=data.classes, **given)
         asked = replace(asked, data=replace(data, splits=splits))
         return cls(request, data.classes, device, asked, encoder, precision)
 
@@ -104,7 +98,6 @@ class ImageContext(Context):
 
     @property
     def codes(self) -> Codes:
-        """The class of each code of the masks."""
         return self.asked.data.target.codes if self.asked.data.target else ()
 
     def stored(self, read: Callable[[RoiImage], Arrays]) -> tuple[Arrays, list[int]]:

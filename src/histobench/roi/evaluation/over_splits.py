@@ -30,11 +30,9 @@ def evaluate_over_splits(
     resume: bool = False,
     on_split: Callable[[Split, int], None] = lambda split, count: None,
 ) -> list[EvaluationOutcome]:
-    """Train and test on every split of all features of the request; each split has its own results folder.
+    """Train and test on every split of all features of the request, each in a results folder of its own.
 
-    Training, validation and test features are put together first. Presets that choose on a validation set
-    hold out a part of each training set, as they do where none is given. The folds depend on names, labels,
-    groups and the seed of the request: encoders share them.
+    The folds depend on names, labels, groups and the seed of the request: encoders share them.
     """
     pool = everything(request)
     if scheme.name == GIVEN:
@@ -49,20 +47,21 @@ def evaluate_over_splits(
     outcomes = []
     for split in splits:
         on_split(split, len(splits))
+        images = json.dumps(sorted(pool.img_names[row] for row in split.test))
+        digest = hashlib.sha256(images.encode()).hexdigest()[:16]
         part = replace(
             request,
             train=rows_of(pool, split.train),
             test=rows_of(pool, split.test),
             val=rows_of(pool, split.val) if len(split.val) else None,
             results_dir=folder / split.name,
-            split=SplitOfMany(name, split.repeat, split.fold, len(splits), _digest(pool, split)),
+            split=SplitOfMany(name, split.repeat, split.fold, len(splits), digest),
         )
         outcomes.append(evaluate(part, resume=resume))
     return outcomes
 
 
 def everything(request: EvaluationRequest) -> FeatureSet:
-    """All images of the request as one feature set."""
     for other in (request.val, request.test):
         if other is not None:
             check_pair(request.train, other)
@@ -79,16 +78,12 @@ def everything(request: EvaluationRequest) -> FeatureSet:
 def assignment(pool: FeatureSet, splits: list[Split]) -> str:
     """The fold of every image in every repeat, as CSV."""
     repeats = max(split.repeat for split in splits)
+    groups = pool.groups or ("",) * len(pool)
     rows = [
-        [name, int(label), "" if pool.groups is None else pool.groups[k], *[0] * repeats]
-        for k, (name, label) in enumerate(zip(pool.img_names, pool.labels.tolist(), strict=True))
+        [name, label, group, *[0] * repeats]
+        for name, label, group in zip(pool.img_names, pool.labels.tolist(), groups, strict=True)
     ]
     for split in splits:
         for row in split.test:
             rows[row][2 + split.repeat] = split.fold
     return csv_text(["img_name", "label", "group", *(f"repeat_{k}" for k in range(1, repeats + 1))], rows)
-
-
-def _digest(pool: FeatureSet, split: Split) -> str:
-    names = sorted(pool.img_names[row] for row in split.test)
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.class_map import classes_of, label_reader, one_label_each
 from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.evaluation.context import Context, TaskResult, TaskSkippedError
-from histobench.roi.evaluation.probe_tasks import mean_of_runs, preset_probe
+from histobench.roi.evaluation.probe_tasks import preset_probe, result_of
 from histobench.roi.features.feature_file import FeatureSet, check_pair
 from histobench.roi.predictions import TileAttention
 from histobench.roi.protocols.attention_mil import RUNS, Bags, attention_mil
@@ -54,7 +54,6 @@ class _Patients:
         return Bags(self.tiles.embeddings, self.patient_of, self.pooled.labels.numpy())
 
     def votes(self, outcome: Outcome) -> Outcome:
-        """The mean probability of the tiles of each patient."""
         sums = np.zeros((len(self.pooled), outcome.probabilities.shape[1]))
         np.add.at(sums, self.patient_of, outcome.probabilities)
         mean = sums / np.bincount(self.patient_of)[:, None]
@@ -69,40 +68,23 @@ def run_patient(context: Context) -> Iterable[TaskResult]:
             "the images have no groups (patients or slides); name them with `group_column` or `group_regex`"
         )
     tiles = _labelled_by_patient(context)
-    train = _Patients.of(tiles.request.train, tiles.classes)
+    train, test = (_Patients.of(part, tiles.classes) for part in (tiles.request.train, tiles.request.test))
     val = None if tiles.request.val is None else _Patients.of(tiles.request.val, tiles.classes)
-    test = _Patients.of(tiles.request.test, tiles.classes)
     if val is None and np.bincount(train.pooled.labels.numpy()).max() < 2:
         raise TaskSkippedError(
             "every class has one training patient, so none can be held out; give a validation set"
         )
-    patients = replace(
-        tiles,
-        request=replace(
-            tiles.request,
-            train=train.pooled,
-            val=None if val is None else val.pooled,
-            test=test.pooled,
-        ),
-    )
+    pooled_val = None if val is None else val.pooled
+    pooled = replace(tiles.request, train=train.pooled, val=pooled_val, test=test.pooled)
+    patients = replace(tiles, request=pooled)
     counted = {"unit": "patients", "num_train_patients": len(train.pooled), "num_test_tiles": len(test.tiles)}
-    runs = [test.votes(run) for run in preset_probe(tiles)]
-    yield _result(patients, runs, VOTES, counted, tiles)
+    yield _result(patients, [test.votes(run) for run in preset_probe(tiles)], VOTES, counted, tiles)
     yield _result(patients, preset_probe(patients), MEAN, counted, tiles)
-    found = attention_mil(
-        train.bags,
-        test.bags,
-        n_classes=len(tiles.classes),
-        val=None if val is None else val.bags,
-        seed=request.seed,
-        device=context.device,
-    )
-    held_out = (
-        "the validation set" if val is not None else "a fifth of the training patients, another per run"
-    )
-    result = _result(
-        patients, found.runs, ABMIL, {**counted, "num_runs": RUNS, "stopped_by": held_out}, tiles
-    )
+    chosen_on = None if val is None else val.bags
+    found = attention_mil(train.bags, test.bags, val=chosen_on, seed=request.seed, **tiles.common)
+    held_out = "the validation set" if val else "a fifth of the training patients, another per run"
+    counted |= {"num_runs": RUNS, "stopped_by": held_out}
+    result = _result(patients, found.runs, ABMIL, counted, tiles)
     attention = TileAttention(test.tiles.img_names, test.pooled.img_names, test.patient_of, found.attention)
     places = test.tiles.places
     if places is not None and np.isfinite(places.coords).all(axis=1).any():
@@ -115,15 +97,9 @@ def _result(
     patients: Context, runs: list[Outcome], setting: str, info: dict[str, object], tiles: Context
 ) -> TaskResult:
     """One method's predictions of the patients; what is odd about the data is reported for the tiles."""
-    runs = [replace(run, info={**run.info, **info}) for run in runs]
-    warnings = (
-        tiles.choice_warnings if setting == VOTES else () if setting == ABMIL else patients.choice_warnings
-    )
-    if len(runs) > 1:
-        result = mean_of_runs(patients, runs, setting=setting, warnings=warnings, info=info)
-    else:
-        result = TaskResult.scored(runs[0], patients.predictions(runs[0]), setting=setting)
-        result = replace(result, warnings=(*warnings, *result.warnings))
+    runs = [replace(run, info=run.info | info) for run in runs]
+    warnings = {VOTES: tiles.choice_warnings, MEAN: patients.choice_warnings, ABMIL: ()}[setting]
+    result = result_of(patients, runs, setting=setting, warnings=warnings, info=info)
     return replace(result, caveats=tiles.caveats)
 
 
@@ -134,14 +110,10 @@ def _labelled_by_patient(context: Context) -> Context:
     if not named:
         return context
     if len(named) < len(request.features):
-        raise HistobenchError(
-            f"the column {GROUP_LABEL!r} is in some of the splits only; extract all with it"
-        )
+        raise HistobenchError(f"the column {GROUP_LABEL!r} is in some of the splits only; it must be in all")
     texts = [text for part in named for text in part.sites[GROUP_LABEL]]
-    if missing := sum(not text for text in texts):
-        raise HistobenchError(
-            f"{missing:,} images have no {GROUP_LABEL}; every image needs that of its patient"
-        )
+    if missing := texts.count(""):
+        raise HistobenchError(f"{missing:,} images have no {GROUP_LABEL}; every image needs its patient's")
     owners = [owner for part in named for owner in owners_of(part)]
     classes = classes_of(list(dict(zip(owners, texts, strict=True)).values()), column=GROUP_LABEL)
     read = label_reader(texts, classes)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from histobench.roi.evaluation.context import Context, TaskResult, rows_of
 from histobench.roi.features.feature_file import FeatureSet
@@ -20,12 +19,22 @@ from histobench.roi.results.episode_predictions import EpisodePredictions
 
 def run_linear_probe(context: Context) -> Iterable[TaskResult]:
     """A linear classifier on the frozen features, by the recipe of the preset."""
-    runs = preset_probe(context)
+    yield result_of(context, preset_probe(context), warnings=context.choice_warnings)
+
+
+def result_of(
+    context: Context,
+    runs: Sequence[Outcome],
+    *,
+    setting: str = "",
+    warnings: tuple[str, ...],
+    info: Mapping[str, object] | None = None,
+) -> TaskResult:
+    """The result of one run, or the mean of several; `info` is about these."""
     if len(runs) > 1:
-        yield mean_of_runs(context, runs, warnings=context.choice_warnings)
-        return
-    result = TaskResult.scored(runs[0], context.predictions(runs[0]))
-    yield replace(result, warnings=(*context.choice_warnings, *result.warnings))
+        return mean_of_runs(context, runs, setting=setting, warnings=warnings, info=info)
+    result = context.scored(runs[0], setting=setting)
+    return replace(result, warnings=(*warnings, *result.warnings))
 
 
 def preset_probe(context: Context) -> list[Outcome]:
@@ -38,8 +47,7 @@ def preset_probe(context: Context) -> list[Outcome]:
 def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
     """The preset's probe on growing parts of the training set, several seeds each.
 
-    What hyper-parameters are chosen on stays whole: the validation set, or the part held out of all of train.
-    Cross-validation (preset sklearn) sees no more than the part.
+    What hyper-parameters are chosen on stays whole, but for cross-validation (preset sklearn).
     """
     train = _training_part(context)
     for share, parts in nested_parts(train.labels.numpy(), seed=context.request.seed):
@@ -56,12 +64,10 @@ def run_label_efficiency(context: Context) -> Iterable[TaskResult]:
 
 
 def _training_part(context: Context) -> FeatureSet:
-    """What the probe of the preset is fitted on."""
     return context.train_and_val[0] if context.preset.validation == "held-out" else context.train
 
 
 def _probe(context: Context, train: FeatureSet) -> Outcome:
-    """One probe by the recipe of the preset, fitted on `train`."""
     request, options = context.request, context.request.options
     data, test = (train.embeddings, train.labels), request.test.embeddings
     if context.preset.probe == "squared":
@@ -77,21 +83,14 @@ def _probe(context: Context, train: FeatureSet) -> Outcome:
         )
     if context.preset.probe == "fixed-cost":
         balanced = options.class_weight == "balanced"
-        return logistic_probe(
-            *data, test, n_classes=len(context.classes), cost=options.cost, balanced=balanced
-        )
+        n_classes = len(context.classes)
+        return logistic_probe(*data, test, n_classes=n_classes, cost=options.cost, balanced=balanced)
     if context.preset.probe == "nine-heads":
         chosen = context.train_and_val[1]
-        return thunder.nine_heads(
-            *data, chosen.embeddings, chosen.labels, test, seed=request.seed, **context.common
-        )
-    return linear_probe(
-        *data,
-        test,
-        max_iteration=options.max_iteration,
-        use_sklearn=options.use_sklearn,
-        **context.common,
-    )
+        every = (*data, chosen.embeddings, chosen.labels, test)
+        return thunder.nine_heads(*every, seed=request.seed, **context.common)
+    how = context.common | {"max_iteration": options.max_iteration, "use_sklearn": options.use_sklearn}
+    return linear_probe(train.embeddings, train.labels, test, **how)
 
 
 def mean_of_runs(
@@ -105,14 +104,10 @@ def mean_of_runs(
     """Metrics as means over the runs; the stored probabilities are the runs' means."""
     mean = eva.mean_outcome(list(runs))
     said = {**mean.info, "num_runs": len(runs), **(info or {})}
-    predictions = context.predictions(Outcome(mean.probabilities, mean.predicted, said))
+    predictions = context.predictions(replace(mean, info=said))
     labels = predictions.labels
     each = [evaluate(run.probabilities, labels, classes=context.classes).values for run in runs]
-    metrics: dict[str, NDArray[np.float64]] = {
-        name: np.array(
-            [np.nan if values[name] is None else values[name] for values in each], dtype=np.float64
-        )
-        for name in each[0]
-    }
+    # An undefined value, None, becomes NaN.
+    metrics = {name: np.array([values[name] for values in each], dtype=np.float64) for name in each[0]}
     episodes = EpisodePredictions.of_runs([run.probabilities for run in runs], labels)
     return TaskResult.averaged(predictions, metrics, episodes, setting=setting, warnings=warnings)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -41,8 +43,6 @@ NO_SITES = (
 
 @dataclass(frozen=True)
 class RobustnessOptions:
-    """How the pack is measured."""
-
     k: int | None = None
     n_neighbors: int = 20
     max_iteration: int = 1000
@@ -52,22 +52,14 @@ class RobustnessOptions:
 def run_robustness(context: Context) -> Iterator[RobustnessResult]:
     """The task of an evaluation: every site column of the features."""
     request, options = context.request, context.request.options
-    chosen = RobustnessOptions(
-        n_neighbors=options.n_neighbors,
-        max_iteration=options.max_iteration,
-        device=context.device,
-    )
+    chosen = RobustnessOptions(None, options.n_neighbors, options.max_iteration, context.device)
     features = merged(merged(request.train, request.val), request.test)
-    skipped: list[str] = []
-    found = False
-    for column, result in measure_columns(features, None, chosen, context.classes):
-        if isinstance(result, RobustnessResult):
-            yield result
-            found = True
-        else:
-            skipped.append(f"{column}: {result}" if column else str(result))
+    results = list(measure_columns(features, None, chosen, context.classes))
+    found = [result for _, result in results if isinstance(result, RobustnessResult)]
     if not found:
-        raise TaskSkippedError("; ".join(skipped))
+        reasons = (f"{column}: {why}" if column else str(why) for column, why in results)
+        raise TaskSkippedError("; ".join(reasons))
+    yield from found
 
 
 def site_columns(features: FeatureSet) -> tuple[str, ...]:
@@ -75,22 +67,12 @@ def site_columns(features: FeatureSet) -> tuple[str, ...]:
     return tuple(column for column in features.sites if is_place(column))
 
 
-def measured_columns(features: FeatureSet) -> tuple[str, ...]:
-    """The columns that robustness is measured by: the places, then registered pairs where there are any."""
-    return (*site_columns(features), *((PAIR_COLUMN,) if PAIR_COLUMN in features.sites else ()))
-
-
 #: Dataset, encoder and image size: what features of several splits have in common.
 FeatureKey = tuple[str, str, str]
 
 
-def joined_splits(
-    given: Iterable[tuple[str, FeatureSet]],
-) -> tuple[dict[FeatureKey, FeatureSet], list[str]]:
-    """The features of each dataset, encoder and image size, with all splits in one set.
-
-    `given` has a name for each set, such as its file. The second value says why features were left out.
-    """
+def joined_splits(given: Iterable[tuple[str, FeatureSet]]) -> tuple[dict[FeatureKey, FeatureSet], list[str]]:
+    """The features of each dataset, encoder and size in one set, and why some named ones were left out."""
     found: dict[FeatureKey, dict[str, FeatureSet]] = {}
     for name, features in given:
         about = features.metadata
@@ -106,21 +88,15 @@ def joined_splits(
     joined: dict[FeatureKey, FeatureSet] = {}
     left_out: list[str] = []
     for key, splits in found.items():
-        ordered = [split for split in SPLITS if split in splits]
-        ordered += [split for split in splits if split not in SPLITS]
-        widths = {splits[split].embeddings.shape[1] for split in ordered}
-        if len(widths) > 1:
+        ordered = dict.fromkeys((*(split for split in SPLITS if split in splits), *splits))
+        if len({features.embeddings.shape[1] for features in splits.values()}) > 1:
             left_out.append(f"the features of {key[1]} on {key[0]} differ in their dimension")
-            continue
-        whole = splits[ordered[0]]
-        for split in ordered[1:]:
-            whole = merged(whole, splits[split])
-        joined[key] = whole
+        else:
+            joined[key] = reduce(merged, (splits[split] for split in ordered))
     return joined, left_out
 
 
 def feature_files(given: Iterable[str | Path]) -> list[Path]:
-    """The feature files that are named, and those in the folders that are named."""
     files: list[Path] = []
     for item in map(Path, given):
         inside = sorted(item.rglob("*.pt")) if item.is_dir() else [item]
@@ -138,16 +114,15 @@ def measure_columns(
 ) -> Iterator[tuple[str, RobustnessResult | HistobenchError]]:
     """Each site column (default: all) with its measures, or the error for which there are none.
 
-    A column without numbers, such as one with a single site, is a result with its reason where another
-    column has numbers, and comes after these; else it is an error.
+    Columns without numbers come last, as results where another column has numbers, else as errors.
     """
-    wanted = columns or measured_columns(features)
+    pairs = (PAIR_COLUMN,) if PAIR_COLUMN in features.sites else ()  # after the places
+    wanted = columns or (*site_columns(features), *pairs)
     if not wanted:
         yield "", HistobenchError(NO_SITES)
     classes = classes or tuple(map(str, features.metadata.get("classes") or ()))
     classes = classes or tuple(map(str, range(int(features.labels.max()) + 1)))
-    without_numbers: list[RobustnessResult] = []
-    found = False
+    found: list[RobustnessResult] = []
     for column in wanted:
         if column not in features.sites:
             known = ", ".join(features.sites) or "none"
@@ -158,22 +133,20 @@ def measure_columns(
         except HistobenchError as error:  # the other columns and encoders are measured all the same
             yield column, error
             continue
-        if result.reason:
-            without_numbers.append(result)
-        else:
+        found.append(result)
+        if not result.reason:
             yield column, result
-            found = True
-    for result in without_numbers:
-        yield result.column, result if found else HistobenchError(result.reason)
+    for result in filter(lambda result: result.reason, found):
+        yield (
+            result.column,
+            HistobenchError(result.reason) if all(other.reason for other in found) else result,
+        )
 
 
 def robustness_by(
     features: FeatureSet, column: str, classes: tuple[str, ...], options: RobustnessOptions
 ) -> RobustnessResult:
-    """The pack by one site column, or of registered pairs; images whose site is not known are left out.
-
-    Where the column has nothing to compare, such as one site only, every measure has that as its reason.
-    """
+    """The pack by one site column, or of registered pairs; images whose site is not known are left out."""
     _check_features(features)
     try:
         if column == PAIR_COLUMN:
@@ -186,15 +159,14 @@ def robustness_by(
 def _without_numbers(
     features: FeatureSet, column: str, classes: tuple[str, ...], reason: str
 ) -> RobustnessResult:
-    pairs = column == PAIR_COLUMN
-    values = ("",) * len(features) if pairs else features.sites[column]
+    values, what = features.sites[column], f"by {column}"
+    measures: tuple[str, ...] = ("robustness_index", "croma_median", "site_probe_auroc")
+    if column == PAIR_COLUMN:
+        values, what, measures = ("",) * len(features), "for registered pairs", ("pair_score",)
     _, tissue, images, _ = _tissue(features, values, classes)
-    measures = ("pair_score",) if pairs else ("robustness_index", "croma_median", "site_probe_auroc")
     pack = Pack({name: Measure(None, reason=reason) for name in measures})
-    what = "for registered pairs" if pairs else f"by {column}"
-    return RobustnessResult(
-        column, pack, tissue, images, float("nan"), (f"no number {what}: {reason}",), reason
-    )
+    caveat = f"no number {what}: {reason}"
+    return RobustnessResult(column, pack, tissue, images, float("nan"), (caveat,), reason)
 
 
 def _by_place(
@@ -236,7 +208,6 @@ def _tissue(
 
 
 def _check_features(features: FeatureSet) -> None:
-    """Raise where features are no numbers."""
     finite = features.embeddings.isfinite().all(dim=1)
     if not bool(finite.all()):
         first = features.img_names[int((~finite).nonzero()[0])]
@@ -249,7 +220,6 @@ def _check_features(features: FeatureSet) -> None:
 def _registered_pairs(
     features: FeatureSet, classes: tuple[str, ...], options: RobustnessOptions
 ) -> RobustnessResult:
-    """The measures of registered pairs; a site is a view there: one way of scanning and staining."""
     columns = {name: features.sites[name] for name in site_columns(features)}
     registered = register(features.sites[PAIR_COLUMN], columns)
     rows = registered.rows
@@ -260,8 +230,10 @@ def _registered_pairs(
     if registered.without_view:
         caveats.append(f"{registered.without_view:,} images lack a site column and are left out")
     if registered.copies:
-        shown = "images show a place that another one of their view shows; the first is used"
-        caveats.append(f"{registered.copies:,} {shown}")
+        caveats.append(
+            f"{registered.copies:,} images show a place that another one of their view shows; "
+            "the first is used"
+        )
     pack = measure_pairs(features.embeddings.numpy()[rows], registered, groups, device=options.device)
     labels = features.labels.numpy()[rows]
     views = tuple(" / ".join(view) for view in registered.views)
@@ -282,14 +254,15 @@ def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
         label, site = tissue.classes[tissue.labels[row]], tissue.site_names[tissue.sites[row]]
         return {"image": names[row], "label": label, "site": site}
 
+    def neighbor(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {**named(found["row"]), "distance": found["distance"]}
+
     worst = [
         {
             "margin": each["margin"],
             "image": named(each["row"]),
-            **{
-                kind: {**named(each[kind]["row"]), "distance": each[kind]["distance"]}
-                for kind in ("same_site", "same_class")
-            },
+            "same_site": neighbor(each["same_site"]),
+            "same_class": neighbor(each["same_class"]),
         }
         for each in pack.details.get("worst_images", ())
     ]
@@ -299,10 +272,8 @@ def _with_names(pack: Pack, tissue: Tissue, names: list[str]) -> Pack:
 def protocols(n_classes: int, options: RobustnessOptions, messages: list[str]) -> Mapping[str, FitWithout]:
     """The protocols of preset `uni`, each also without one unit of the training images at a time.
 
-    Without a unit the features are still centred by the mean of all training images, and the linear probe
-    goes on from its solution on all of them. What the protocols say about themselves is added to `messages`.
+    Features stay centred by the mean of all; what protocols say is added to `messages`.
     """
-    import torch
 
     def by(outcome_of: Callable[..., Outcome], without: Callable[[_Refit], Ints], **more: int) -> FitWithout:
         def fit(
@@ -329,28 +300,19 @@ def protocols(n_classes: int, options: RobustnessOptions, messages: list[str]) -
 
 def _linear_probes_at_once(options: RobustnessOptions, messages: list[str]) -> FitSites:
     """The linear probe of `protocols` without each of many sites, fitted together."""
-    import torch
 
     def fit(
         features: NDArray[np.floating], labels: Ints, trains: NDArray[np.bool_], tests: list[Ints]
     ) -> list[Ints] | None:
-        classes = np.unique(labels)
-        if not all((trains & (labels == label)).any(axis=1).all() for label in classes):
+        if not all((trains & (labels == label)).any(axis=1).all() for label in np.unique(labels)):
             return None  # another number of classes is another penalty
         x = torch.from_numpy(features)
-        present, probes = linear_probes_of_parts(
-            x,
-            torch.from_numpy(labels),
-            torch.from_numpy(trains),
-            max_iteration=options.max_iteration,
-            device=options.device,
-        )
+        how: dict[str, Any] = {"max_iteration": options.max_iteration, "device": options.device}
+        present, probes = linear_probes_of_parts(x, torch.from_numpy(labels), torch.from_numpy(trains), **how)
         if any(float(probe.weight.norm()) == 0 or not probe.converged for probe in probes):
             return None  # one by one, with the warning of `linear_probe`
-        return [
-            present[probe.logits(x[torch.from_numpy(rows)].to(options.device)).argmax(dim=1)].cpu().numpy()
-            for probe, rows in zip(probes, tests, strict=True)
-        ]
+        every = zip(probes, [x[torch.from_numpy(rows)].to(options.device) for rows in tests], strict=True)
+        return [present[probe.logits(rows).argmax(dim=1)].cpu().numpy() for probe, rows in every]
 
     return fit
 
@@ -369,23 +331,17 @@ class _Refit:
     outcome: Outcome
 
     def unchanged(self) -> Ints:
-        """The labels of all training images [shown, n], to be changed where a unit matters."""
-        return np.tile(self.outcome.predicted, (len(self.shown), 1))
+        return np.tile(self.outcome.predicted, (len(self.shown), 1))  # [shown, n]
 
 
 def _linear_probe_without(fit: _Refit) -> Ints:
-    """Labels [shown, n] by linear probes trained without each unit."""
-    import torch
-
     left, train, labels, options = fit.unchanged(), fit.train, fit.labels, fit.options
     if fit.outcome.info.get("weight_norm") == 0:
         return left
-    limits = {"max_iteration": options.max_iteration, "tolerance": _LOOSE}
-    how: dict[str, Any] = {"device": options.device, **limits}
+    how: dict[str, Any] = {"max_iteration": options.max_iteration, "device": options.device}
+    how["tolerance"] = _LOOSE
     kept, queries = fit.units[None] != fit.shown[:, None], fit.test.to(options.device)
-    shows = torch.stack(
-        [(kept & (labels == label)).any(dim=1) for label in torch.unique(labels)]
-    )  # [c, shown]
+    shows = torch.stack([(kept & (labels == label)).any(dim=1) for label in labels.unique()])  # [c, shown]
     whole = torch.nonzero(shows.all(dim=0)).flatten()
     if len(whole):
         present, probes = linear_probes_of_parts(train, labels, kept[whole], **how)
@@ -400,8 +356,6 @@ def _linear_probe_without(fit: _Refit) -> Ints:
 
 def _knn_without(fit: _Refit) -> Ints:
     """Labels [shown, n] by the nearest neighbours without each unit: the next of the list step in."""
-    import torch
-
     k, left, place = fit.options.n_neighbors, fit.unchanged(), fit.options.device
     train, test = fit.train.to(place), fit.test.to(place)
     largest = int(torch.bincount(fit.units).max())
@@ -413,9 +367,8 @@ def _knn_without(fit: _Refit) -> Ints:
         if not len(touched):
             continue
         kept = listed[touched] != unit
-        rank = kept.cumsum(dim=1)
         # Images whose list is too short, and all where too few training images are left, vote with what is.
-        kept &= rank <= k
+        kept &= kept.cumsum(dim=1) <= k
         votes = torch.zeros(len(touched), fit.n_classes, dtype=torch.float64)
         votes.scatter_add_(1, votes_of[touched], kept.double())
         left[row, touched.numpy()] = votes.argmax(dim=1).numpy()
@@ -423,9 +376,6 @@ def _knn_without(fit: _Refit) -> Ints:
 
 
 def _prototype_without(fit: _Refit) -> Ints:
-    """Labels [shown, n] by class means without each unit."""
-    import torch
-
     train, test, labels, shown, n_classes = fit.train, fit.test, fit.labels, fit.shown, fit.n_classes
     centring = Centring.of(train)
     place = torch.searchsorted(shown, fit.units)
@@ -448,15 +398,12 @@ def _prototype_without(fit: _Refit) -> Ints:
 def _groups(features: FeatureSet, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Groups as numbers; an image without one is a group of its own."""
     if features.groups is None:
-        messages = "no groups are given: neighbors may be of the same patient, and intervals are over images"
-        return np.arange(len(rows)), (messages,)
+        caveat = "no groups are given: neighbors may be of the same patient, and intervals are over images"
+        return np.arange(len(rows)), (caveat,)
     names = [f"g{features.groups[row]}" if features.groups[row] else f"i{row}" for row in rows]
-    _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
-    return groups.astype(np.int64), ()
+    return np.unique(np.array(names, dtype=object), return_inverse=True)[1].astype(np.int64), ()
 
 
 def _digest(named: object, labels: NDArray[np.int64], groups: NDArray[np.int64]) -> str:
-    digest = hashlib.sha256(repr(named).encode("utf-8", "surrogatepass"))
-    digest.update(labels.astype("<i8").tobytes())
-    digest.update(groups.astype("<i8").tobytes())
-    return digest.hexdigest()[:16]
+    numbers = labels.astype("<i8").tobytes() + groups.astype("<i8").tobytes()
+    return hashlib.sha256(repr(named).encode("utf-8", "surrogatepass") + numbers).hexdigest()[:16]

@@ -72,14 +72,10 @@ def run_segmentation(context: ImageContext) -> Iterator[TaskResult]:
     found = [_read_out(tiles, encode, tile_parts, grid) for encode in networks]
     ceiling = tiles.ceiling(grid, tile_parts.test)
     _, readout, learned = found[0]
-    for place, setting in enumerate((LINEAR, NEIGHBORS)):
+    about = {LINEAR: learned, NEIGHBORS: {"val_use": "not used"}}
+    for place, setting in enumerate(about):
         counts = [*(pixels[place] for pixels, *_ in found), ceiling]
-        info = {
-            "num_train": len(parts.fit),
-            "token_grid": list(grid),
-            "readout": setting,
-            **(learned if setting == LINEAR else {"val_use": "not used"}),
-        }
+        info = {"num_train": len(parts.fit), "token_grid": list(grid), "readout": setting, **about[setting]}
         yield tiles.result(setting, counts, readout, info, place)
 
 
@@ -141,13 +137,9 @@ class Tiles:
             return cut(pixels, transform.crop, fill=255), tiles, np.stack(has, axis=1)
 
         (pixels, truth, has), counts = context.stored(read)
-        return cls(
-            context,
-            pixels,
-            Masks(on_gpu(truth, context.device), np.repeat(np.arange(len(counts)), counts), classes),
-            has,
-            batch if isinstance(batch, int) else 64 if context.device.startswith("cuda") else 8,
-        )
+        masks = Masks(on_gpu(truth, context.device), np.repeat(np.arange(len(counts)), counts), classes)
+        automatic = 64 if context.device.startswith("cuda") else 8
+        return cls(context, pixels, masks, has, batch if isinstance(batch, int) else automatic)
 
     def parts(self, images: Parts) -> Parts:
         """The tiles of parts of the images; without padding and ignored tiles where these are trained on."""
@@ -208,8 +200,7 @@ class Tiles:
         `readout` is that of the last training; the worst and the best images are drawn by one `head` of it.
         """
         test, classes, others = self.context.request.test, self.masks.classes, len(counts) - len(REFERENCES)
-        last = counts[-1 if others > 1 else 0]
-        listed, sheet = self._examples(last, lambda rows: readout(rows)[:, head])
+        listed, sheet = self._examples(counts[-1 if others > 1 else 0], lambda rows: readout(rows)[:, head])
         starts = ["", *(f"{name}:" for name in REFERENCES), *(f"training {k}:" for k in range(2, others + 1))]
         every = np.stack(counts, axis=1)
         predictions = TargetPredictions(
@@ -263,7 +254,6 @@ class Tiles:
 
 
 def _read(image: RoiImage, codes: Codes) -> tuple[Pixels, Pixels]:
-    """The pixels of an image and their classes."""
     assert image.mask is not None  # or the task would not predict masks
     pixels, truth = np.asarray(open_rgb(image.path)), read_mask(image.mask, codes)
     if truth.shape != pixels.shape[:2]:

@@ -60,19 +60,20 @@ class _Split:
     def patients(self, features: FeatureSet, target: TargetColumns) -> _Split | None:
         """A row of mean features for each patient; None where a patient has several values."""
         owners = owners_of(features)
-        first: dict[str, int] = {}
-        for row, owner in enumerate(owners):
-            first.setdefault(owner, row)
-        place = {name: number for number, name in enumerate(first)}
+        names = tuple(dict.fromkeys(owners))
+        place = {name: number for number, name in enumerate(names)}
         patient_of = np.array([place[owner] for owner in owners], dtype=np.int64)
-        truth = self.rows.truth[list(first.values())]
-        differs = (self.rows.truth != truth[patient_of]).any(axis=1)
-        if differs.any():
+        truth = self.rows.truth[np.unique(patient_of, return_index=True)[1]]
+        if (self.rows.truth != truth[patient_of]).any():
             return None
-        names = tuple(first)
-        return _Split(
-            ProbeRows(mean_features(features.embeddings, patient_of), truth), names, names, len(features)
-        )
+        rows = ProbeRows(mean_features(features.embeddings, patient_of), truth)
+        return _Split(rows, names, names, len(features))
+
+    def predictions(
+        self, target: TargetColumns, columns: tuple[str, ...], predicted: NDArray[np.float64], **more: Any
+    ) -> TargetPredictions:
+        about = target.kind, target.names, self.rows.truth, columns, predicted, self.names
+        return TargetPredictions(*about, groups=self.groups, **more)
 
 
 def run_target(context: Context) -> Iterable[TaskResult]:
@@ -87,9 +88,8 @@ def run_target(context: Context) -> Iterable[TaskResult]:
     if problem := target.problem(tiles["train"].rows.truth):
         raise HistobenchError(f"training set: {problem}")
     if target.kind == SURVIVAL and not tiles["test"].rows.truth[:, 1].any():
-        raise HistobenchError(
-            f"test set: {target.names[1]} is 0 everywhere: no order of risks can be checked"
-        )
+        event = target.names[1]
+        raise HistobenchError(f"test set: {event} is 0 everywhere: no order of risks can be checked")
     patients = {name: tiles[name].patients(part, target) for name, part in given.items()}
     whole = {name: part for name, part in patients.items() if part is not None}
     if target.kind == SURVIVAL:
@@ -105,8 +105,7 @@ def run_target(context: Context) -> Iterable[TaskResult]:
 
 
 def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str) -> TaskResult:
-    train, test = splits["train"], splits["test"]
-    val = splits.get("val")
+    train, test, val = splits["train"], splits["test"], splits.get("val")
     if target.kind == MULTILABEL:
         return _labels_result(context, target, splits, setting)
     if len(train.rows.truth) < 2:
@@ -129,9 +128,8 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         _placed(test.rows, levels)  # or an error
     elif is_survival and context.preset.targets == "elastic-net":
         options = context.request.options
-        found = elastic_net_cox(
-            train.rows, test.rows.features, alpha=options.cox_alpha, l1_ratio=options.l1_ratio
-        )
+        how = {"alpha": options.cox_alpha, "l1_ratio": options.l1_ratio}
+        found = elastic_net_cox(train.rows, test.rows.features, **how)
     elif context.preset.targets == "pca-ridge":
         found = pca_ridge(train.rows, test.rows.features)
     else:
@@ -145,17 +143,8 @@ def _result(context: Context, target: TargetColumns, splits: dict[str, _Split], 
         "num_test_tiles": test.n_tiles,
         "val_use": f"the penalty was chosen on {chosen}" if chosen else "the penalty is fixed",
     }
-    predictions = TargetPredictions(
-        kind=target.kind,
-        columns=target.names,
-        truth=test.rows.truth,
-        predicted_columns=columns,
-        predicted=found.predicted,
-        img_names=test.names,
-        groups=test.groups,
-        weights=uno_weights(train.rows.truth, test.rows.truth) if is_survival else None,
-        info=info,
-    )
+    weights = uno_weights(train.rows.truth, test.rows.truth) if is_survival else None
+    predictions = test.predictions(target, columns, found.predicted, weights=weights, info=info)
     scores = target_metrics(predictions)
     each = {} if len(target.names) == 1 or is_survival else per_target(predictions)
     return TaskResult(predictions, scores, each, [], setting)
@@ -165,9 +154,8 @@ def _placed(rows: ProbeRows, levels: NDArray[np.float64]) -> ProbeRows:
     """The rows with the places of their levels among those of the training set."""
     unknown = np.setdiff1d(rows.truth, levels)
     if len(unknown):
-        raise HistobenchError(
-            f"level {unknown[0]:g} is not in the training set; every level needs images there"
-        )
+        message = f"level {unknown[0]:g} is not in the training set; every level needs images there"
+        raise HistobenchError(message)
     return replace(rows, truth=np.searchsorted(levels, rows.truth).astype(np.float64))
 
 
@@ -175,37 +163,21 @@ def _labels_result(
     context: Context, target: TargetColumns, splits: dict[str, _Split], setting: str
 ) -> TaskResult:
     """The probe of the preset for every label by itself."""
-    request, val = context.request, context.request.val
-    test = splits["test"]
+    request, test = context.request, splits["test"]
     said: list[NDArray[np.float64]] = []
     warnings: dict[str, None] = {}
     for label, name in enumerate(target.names):
-        parts = replace(
-            request,
-            train=splits["train"].labelled(request.train, label),
-            val=None if val is None else splits["val"].labelled(val, label),
-            test=test.labelled(request.test, label),
-        )
-        own = replace(context, request=parts, classes=("0", "1"))
+        parts: Any = {split: rows.labelled(getattr(request, split), label) for split, rows in splits.items()}
+        own = replace(context, request=replace(request, **parts), classes=("0", "1"))
         runs = preset_probe(own)
         said.append(np.mean([run.probabilities[:, 1] for run in runs], axis=0))
         messages = [*own.choice_warnings, *(text for run in runs for text in run.info.get("warnings", ()))]
         warnings |= dict.fromkeys(f"{name}: {text}" for text in messages)
-    predictions = TargetPredictions(
-        kind=target.kind,
-        columns=target.names,
-        truth=test.rows.truth,
-        predicted_columns=target.names,
-        predicted=np.stack(said, axis=1),
-        img_names=test.names,
-        groups=test.groups,
-        info={"unit": setting, "num_train": len(splits["train"].names), "num_test_tiles": test.n_tiles},
-        classes=target.names,
-    )
+    info = {"unit": setting, "num_train": len(splits["train"].names), "num_test_tiles": test.n_tiles}
+    names, predicted = target.names, np.stack(said, axis=1)
+    predictions = test.predictions(target, names, predicted, info=info, classes=names)
     found = target_metrics(predictions)
-    per_class = {
-        name: {key: found[f"{key}@{label}"] for key in ("auroc", "auprc")}
-        for label, name in enumerate(target.names)
-    }
+    keys = ("auroc", "auprc")
+    per_class = {name: {key: found[f"{key}@{label}"] for key in keys} for label, name in enumerate(names)}
     scores = {name: score for name, score in found.items() if "@" not in name}
     return TaskResult(predictions, scores, per_class, [], setting, warnings=tuple(warnings))

@@ -40,40 +40,32 @@ log = logging.getLogger(__name__)
 
 
 def run_knn(context: Context) -> Iterable[TaskResult]:
-    """The vote of the nearest training images."""
     n_neighbors = context.request.options.n_neighbors
     if context.preset.knn == "k-by-validation":
         outcome = thunder.knn_chosen_on_val(*context.data_to_choose, **context.common)
         outcome.info["warnings"] = list(context.choice_warnings)
     else:
         outcome = knn(*context.data, n_neighbors=n_neighbors, **context.common)
-        if outcome.info["n_neighbors"] != n_neighbors:
+        if outcome.info["n_neighbors"] != n_neighbors and context.request.split is None:
             log.warning("KNN: %s", outcome.info["warnings"][0])
-    yield TaskResult.scored(outcome, context.predictions(outcome))
+    yield context.scored(outcome)
 
 
 def run_prototype(context: Context) -> Iterable[TaskResult]:
-    """The nearest class mean."""
-    outcome = prototype(*context.data, **context.common)
-    yield TaskResult.scored(outcome, context.predictions(outcome))
+    yield context.scored(prototype(*context.data, **context.common))
 
 
 def run_zero_shot(context: Context) -> Iterable[TaskResult]:
-    """The encoder's text tower instead of training images."""
-    outcome = zero_shot_outcome(context)
-    yield TaskResult.scored(outcome, context.predictions(outcome))
+    yield context.scored(zero_shot_outcome(context))
 
 
 def run_retrieval(context: Context) -> Iterable[TaskResult]:
-    """The training images that come back for a test image."""
     outcome, scores = retrieval(*context.data, context.request.test.labels, **context.common)
-    result = TaskResult.scored(outcome, context.predictions(outcome))
-    own = {name: Score(value) for name, value in scores.items()}
-    yield replace(result, scores={**result.scores, **own})
+    result = context.scored(outcome)
+    yield replace(result, scores={**result.scores, **{name: Score(value) for name, value in scores.items()}})
 
 
 def run_few_shot(context: Context) -> Iterable[TaskResult]:
-    """Episodes with a few training images per class, for every way and shot."""
     if context.preset.few_shot == "voted":
         yield from _voted_few_shot(context)
         return
@@ -108,11 +100,9 @@ def run_few_shot(context: Context) -> Iterable[TaskResult]:
 def _voted_few_shot(context: Context) -> Iterable[TaskResult]:
     _, counts = np.unique(context.train.labels.numpy(), return_counts=True)
     for shot in (shot for shot in thunder.SHOTS if shot <= counts.min()):
-        outcome = thunder.voted_simple_shot(
-            *context.data, shot=shot, seed=context.request.seed, **context.common
-        )
-        setting = f"{outcome.info['way']}way_{shot}shot"
-        yield TaskResult.scored(outcome, context.predictions(outcome), setting=setting)
+        seed = context.request.seed
+        outcome = thunder.voted_simple_shot(*context.data, shot=shot, seed=seed, **context.common)
+        yield context.scored(outcome, setting=f"{outcome.info['way']}way_{shot}shot")
 
 
 #: The tasks of the catalogue, each with what runs it.

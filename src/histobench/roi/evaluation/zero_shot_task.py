@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.prompts import Prompts, read_prompts
 from histobench.roi.metrics.classification import evaluate
 from histobench.roi.protocols.outcome import Outcome
-from histobench.roi.protocols.zero_shot import zero_shot
 from histobench.roi.results.writer import mean_and_std
 
 if TYPE_CHECKING:
@@ -29,13 +32,12 @@ def zero_shot_outcome(context: Context) -> Outcome:
     from histobench.roi.evaluation.context import TaskSkippedError
 
     options = context.request.options
-    own = str(context.request.test.metadata.get("encoder") or "")
+    about = context.request.test.metadata
+    own = str(about.get("encoder") or "")
     name = options.zeroshot_model_name or own
     if not name:
-        raise TaskSkippedError(
-            "give `zeroshot_model_name`: the feature file does not say which encoder made it"
-        )
-    made = context.request.test.metadata.get("provenance")
+        raise TaskSkippedError("give `zeroshot_model_name`: the feature file does not name its encoder")
+    made = about.get("provenance")
     if made and not options.zeroshot_model_name:
         raise TaskSkippedError(f"zero-shot needs the encoder's own features; these are not ({made})")
     spec = _zoo_entry(name)
@@ -55,11 +57,16 @@ def zero_shot_outcome(context: Context) -> Outcome:
     weights = context.request.weights
     # The text tower is the same at every image size.
     given: dict[str, Any] = {"weights": str(Path(weights).expanduser()) if weights else None}
-    identity = context.request.test.metadata.get("identity")
-    if isinstance(identity, dict) and identity.get("revision"):
+    identity = about.get("identity") or {}
+    if identity.get("revision"):
         given["allow_revision"] = True  # as it was for the features; their bytes are compared below
     encoder = create_encoder(name, **given)
-    _check_weights(encoder, context)
+    stored, here = identity.get("weights"), encoder.identity.get("weights")
+    if stored and here and stored != here:  # one checkpoint has to make both images and texts
+        raise HistobenchError(
+            f"the test features were made with other weights of {encoder.name} ({stored}) than its text "
+            f"tower would have ({here}): give the same checkpoint (`weights`) to both steps"
+        )
     if not encoder.supports_zero_shot:
         raise TaskSkippedError(f"{name} has no text tower; zero-shot needs an image-text encoder")
     probabilities = _probabilities(encoder, prompts, context)
@@ -83,20 +90,22 @@ def _zoo_entry(name: str) -> EncoderSpec | None:
         return None
 
 
-def _check_weights(encoder: BasePatchEncoder, context: Context) -> None:
-    """Images and texts can only be compared when one checkpoint made both."""
-    identity = context.request.test.metadata.get("identity")
-    stored = identity.get("weights") if isinstance(identity, dict) else None
-    here = encoder.identity.get("weights")
-    if stored and here and stored != here:
+def zero_shot(
+    encoder: BasePatchEncoder, texts: Sequence[str], test: Tensor, *, device: str = "cpu"
+) -> NDArray[np.float64]:
+    """Class probabilities of image features [n, d], from the encoder itself: one prompt per class."""
+    with torch.inference_mode():
+        found = encoder.run_zero_shot(list(texts), test, device)
+    probabilities = torch.as_tensor(found).double().cpu().numpy()
+    if probabilities.shape != (len(test), len(texts)):
         raise HistobenchError(
-            f"the test features were made with other weights of {encoder.name} ({stored}) than its text "
-            f"tower would have ({here}): give the same checkpoint (`weights`) to both steps"
+            f"{type(encoder).__name__}.run_zero_shot gave shape {probabilities.shape} for {len(test)} images "
+            f"and {len(texts)} prompts; it must give one row per image and one column per prompt"
         )
+    return probabilities
 
 
 def _probabilities(encoder: BasePatchEncoder, prompts: Prompts, context: Context) -> np.ndarray:
-    """Class probabilities [n, c], a batch of images at a time."""
     test = context.request.test.embeddings
     batch = context.request.options.zeroshot_batch_size
     texts: Any = [list(prompts.of(label)) for label in range(len(context.classes))]
@@ -108,23 +117,18 @@ def _probabilities(encoder: BasePatchEncoder, prompts: Prompts, context: Context
             "give a prompt file with one line per class"
         )
     encoder.to(context.device).eval()
-    chunks = [test[start : start + batch] for start in range(0, len(test), batch)]
-    return np.concatenate(
-        [zero_shot(encoder, texts, chunk, device=context.device).probabilities for chunk in chunks]
-    )
+    return np.concatenate([zero_shot(encoder, texts, x, device=context.device) for x in test.split(batch)])
 
 
 def _spread(encoder: BasePatchEncoder, prompts: Prompts, context: Context) -> dict[str, Any]:
     """How the metrics vary when each template is used alone."""
     labels = context.request.test.labels.numpy()
-    values: dict[str, list[float]] = {name: [] for name in _SPREAD}
+    values: dict[str, list[float | None]] = {name: [] for name in _SPREAD}
     for index in range(len(prompts.templates)):
         probabilities = _probabilities(encoder, prompts.with_template(index), context)
-        scores = evaluate(probabilities, labels, classes=context.classes).scores
+        found = evaluate(probabilities, labels, classes=context.classes).values
         for name in _SPREAD:
-            value = scores[name].value
-            values[name].append(np.nan if value is None else value)
-    return {
-        "templates": list(prompts.templates),
-        "metrics": {name: mean_and_std(np.asarray(each)) for name, each in values.items()},
-    }
+            values[name].append(found[name])
+    # An undefined value, None, becomes NaN.
+    metrics = {name: mean_and_std(np.array(each, dtype=np.float64)) for name, each in values.items()}
+    return {"templates": list(prompts.templates), "metrics": metrics}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from histobench.core.text import check_plain_name
+from histobench.roi.data.image_table import groups_of
 from histobench.roi.data.roi_dataset import RoiImage
 from histobench.roi.data.sites import TilePlaces, site_table
 from histobench.roi.data.targets import Target, TargetColumns
@@ -41,13 +42,7 @@ def file_name(dataset: str, model: str, size: int | str, split: str) -> str:
     return "Dataset_[{}]_Model_[{}]_Size_[{}]_{}.pt".format(*safe, split)
 
 
-def feature_file(dataset: str, encoder: BasePatchEncoder, split: str) -> str:
-    """The name of the file with an encoder's features of one split."""
-    return file_name(dataset, model_name(encoder), size_of(encoder), split)
-
-
 def size_of(encoder: BasePatchEncoder) -> int | str:
-    """The side of the square that the encoder sees."""
     transform = encoder.eval_transforms
     if isinstance(transform, TransformSpec):
         return transform.crop
@@ -74,7 +69,6 @@ def assemble(
     path: Path,
     target: TargetColumns | None = None,
 ) -> None:
-    """Write the feature file of `images`, whose content hashes are `keys`."""
     remove_leftovers(path.parent, path.name)
     with _array((len(keys), dim), beside=path) as embeddings:
         cache.gather(keys, embeddings)
@@ -87,24 +81,17 @@ def labelled(
     metadata: Mapping[str, Any],
     target: TargetColumns | None = None,
 ) -> FeatureSet:
-    """The features of images with all that the dataset says about these."""
     return FeatureSet(
         embeddings=embeddings,
         labels=torch.tensor([image.label for image in images], dtype=torch.int64),
         img_names=tuple(image.name for image in images),
-        groups=_groups(images),
+        # The patient or slide; "" for an image without one, which counts as a group of its own.
+        groups=tuple(image.group or "" for image in images) if any(groups_of(images)) else None,
         metadata=dict(metadata),
         sites=site_table([image.sites for image in images]),
         target=Target.of(target, [image.target for image in images]),
         places=TilePlaces.of([image.place for image in images]),
     )
-
-
-def _groups(images: Sequence[RoiImage]) -> tuple[str, ...] | None:
-    """The patient or slide of each image; "" for one without, which counts as a group of its own."""
-    if all(image.group is None for image in images):
-        return None
-    return tuple("" if image.group is None else str(image.group) for image in images)
 
 
 @contextmanager

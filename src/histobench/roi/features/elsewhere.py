@@ -1,9 +1,4 @@
-"""Features that another tool computed: read, matched with a table of labels, exported again.
-
-What is read: TRIDENT and CLAM `.h5` (one file per slide, with coordinates) and `.pt`, HistoROIBench `.pt`,
-`.npz`, `.npy`, parquet and AnnData `.h5ad`; a file, or a folder of one kind of them. The results of such
-features are called `NAME@elsewhere`: histobench has seen neither the images nor the encoder.
-"""
+"""Features that another tool computed: read, matched with a table of labels, exported again."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,20 +21,13 @@ from histobench.core.files import atomic_path, read_plain_text, regular
 from histobench.core.folders import cache_dir
 from histobench.core.version import __version__
 from histobench.roi.data.image_table import ImageTable, RoiImage
+from histobench.roi.data.image_table import file_name as file_of
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
-from histobench.roi.data.sites import (
-    PAIR_COLUMN,
-    PLACE_COLUMNS,
-    SAMPLE,
-    Place,
-    TilePlaces,
-    as_sites,
-    site_table,
-)
-from histobench.roi.data.targets import Target, TargetColumns
+from histobench.roi.data.sites import PAIR_COLUMN, PLACE_COLUMNS, SAMPLE, Place, TilePlaces, place_columns
+from histobench.roi.data.targets import TargetColumns
 from histobench.roi.data.task_folders import as_barcodes, h5ad_matrix, h5ad_texts
 from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE, elsewhere_path, label_of
-from histobench.roi.features.assemble import file_name
+from histobench.roi.features.assemble import file_name, labelled
 from histobench.roi.features.feature_file import FeatureSet, load, plain_tensors, save
 from histobench.roi.features.shard_plan import Extraction
 from histobench.roi.registry.unpack import h5py_module
@@ -55,13 +43,11 @@ NAMES = (
 )
 #: Columns with the slide of a row, in AnnData also under the name that LazySlide gives it.
 SLIDES = ("slide", "slide_id", "library_id")
-#: Attributes of TRIDENT's files that must agree within a folder.
-_RECIPE = ("encoder", "patch_size", "target_magnification", "overlap")
 EXPORTS = ("h5ad", "parquet", "npz")
 #: What the file with the names of an array's rows is called after the stem of the array.
 _NAMES_BESIDE = (".txt", "_names.txt", "_names.npy")
 _NAMED = (
-    f"which a .npz does with one of {', '.join(NAMES)}, and a .npy with a file beside it, one name per line "
+    f"which a .npz does with one of {', '.join(NAMES)}, and a .npy with a file next to it, one name per line "
     f"(STEM{_NAMES_BESIDE[0]} or STEM{_NAMES_BESIDE[1]})"
 )
 
@@ -74,7 +60,6 @@ class _BadFileError(Exception):
 
 
 def _naming(file: Path, read: Callable[[], _T]) -> _T:
-    """Read a file of another tool, with errors that name it."""
     try:
         return read()
     except HistobenchError:
@@ -96,28 +81,20 @@ class ForeignPart:
     load: Callable[[], Rows]
     #: The slide; empty where the file has the rows of many images.
     slide: str = ""
-    #: Coordinates [rows, 2] and, where rows are of several slides, the slide of each.
-    coords: NDArray[np.float64] | None = None
+    #: Where the rows are and, where they are of several slides, the slide of each.
+    places: TilePlaces | None = None
     slides: tuple[str, ...] = ()
     #: Columns that the file gives for its rows.
     sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: How TRIDENT made it: encoder, patch size, magnification.
-    recipe: Mapping[str, str] = field(default_factory=dict)
     #: Rows without a name.
     unnamed: int = 0
-    #: Why it cannot be used; that matters only where the table names it.
-    problem: HistobenchError | None = None
 
     def read(self) -> Rows:
-        """The features [rows, dimension]."""
         return _naming(self.file, self.load)
 
     def place(self, row: int) -> Place | None:
         """Where a row is on its slide; None where that is not known."""
-        if self.coords is None:
-            return None
-        x, y = self.coords[row].tolist()
-        return Place(x, y, self.slides[row] if self.slides else self.slide)
+        return None if self.places is None else self.places.row(row)
 
 
 def find_parts(path: Path) -> list[ForeignPart]:
@@ -137,50 +114,25 @@ def find_parts(path: Path) -> list[ForeignPart]:
         raise HistobenchError(f"{path} has no feature files ({', '.join(SUFFIXES)}){hint}")
     if len(kinds) > 1:
         raise HistobenchError(f"{path} has files of several kinds ({', '.join(kinds)}); give one")
-    own = [file for file in files if not (kinds == [".npy"] and file.stem.endswith("_names"))]
-    return [_part_of_folder(file) for file in own]
-
-
-def _part_of_folder(file: Path) -> ForeignPart:
-    """A file of a folder; what is wrong with it is raised where the table names it."""
-    try:
-        part = _part(file)
-        if part.unnamed:
-            raise HistobenchError(f"{file} does not name its {part.unnamed} rows, {_NAMED}")
-        return part
-    except HistobenchError as error:
-        return ForeignPart(file, (file.stem,), lambda: np.empty((0, 0), np.float32), problem=error)
+    parts = [_part(file) for file in files if not (kinds == [".npy"] and file.stem.endswith("_names"))]
+    if unnamed := [part for part in parts if part.unnamed]:
+        raise HistobenchError(f"{unnamed[0].file} does not name its {unnamed[0].unnamed} rows, {_NAMED}")
+    return parts
 
 
 def _part(file: Path) -> ForeignPart:
-    readers: dict[str, Callable[[Path], ForeignPart]] = {
-        ".h5": _hdf5,
-        ".hdf5": _hdf5,
-        ".pt": _torch,
-        ".pth": _torch,
-        ".npz": _npz,
-        ".npy": _npy,
-        ".parquet": _parquet,
-        ".h5ad": _anndata,
-    }
-    reader = readers.get(file.suffix.lower())
-    if reader is None:
+    if file.suffix.lower() not in SUFFIXES:
         raise HistobenchError(f"{file} is not one of {', '.join(SUFFIXES)}")
-    return _naming(file, partial(reader, file))
-
-
-# Formats
+    readers = (_hdf5, _hdf5, _torch, _torch, _npz, _npy, _parquet, _anndata)
+    return _naming(file, partial(dict(zip(SUFFIXES, readers, strict=True))[file.suffix.lower()], file))
 
 
 def _hdf5(file: Path) -> ForeignPart:
     h5py = h5py_module()
     with h5py.File(regular(file), "r") as box:
         key = _features_key([name for name in box if isinstance(box.get(name, getlink=True), h5py.HardLink)])
-        shape = getattr(box[key], "shape", None)
-        if not shape:
-            raise _BadFileError(f"has one value or a group as {key}; expected numbers [rows, dimension]")
+        shape = box[key].shape
         coords = _coordinates(box["coords"][()]) if "coords" in box else None
-        attributes = {**dict(box["coords"].attrs if coords is not None else {}), **dict(box[key].attrs)}
         barcodes = as_barcodes(box["barcodes"][()]) if "barcodes" in box else []  # of HEST-Benchmark
     if len(shape) == 1 and shape[0]:
         coords = None  # one vector of a slide; TRIDENT keeps the coordinates of its tiles beside it
@@ -192,21 +144,25 @@ def _hdf5(file: Path) -> ForeignPart:
         with h5py.File(regular(file), "r") as box:
             return _matrix(box[key][:])
 
-    recipe = {name: str(attributes[name]) for name in _RECIPE if name in attributes}
-    return ForeignPart(file, names, load, file.stem, coords, recipe=recipe)
+    return ForeignPart(file, names, load, file.stem, _placed(coords, [file.stem] * len(names)))
+
+
+def _placed(coords: NDArray[np.float64] | None, slides: Sequence[str]) -> TilePlaces | None:
+    if coords is None:
+        return None
+    return TilePlaces.read({"x": coords[:, 0], "y": coords[:, 1], "slide": slides}, len(coords))
 
 
 def _plism(file: Path) -> ForeignPart:
     """The tiles of a slide as plismbench keeps them: level, x and y, then the features."""
     array = np.load(regular(file), mmap_mode="r", allow_pickle=False)
-    if array.ndim != 2 or array.shape[1] < 4:
-        raise _BadFileError(f"has the shape {array.shape}; expected level, x, y and features in each row")
     places = np.asarray(array[:, :3], dtype=np.float64)
     pairs = tuple(f"{level:g}_{x:g}_{y:g}" for level, x, y in places)
     slide = file.parent.name
     names = tuple(f"{slide}_{pair}" for pair in pairs)
     sites = {PAIR_COLUMN: pairs}
-    return ForeignPart(file, names, lambda: _matrix(array[:, 3:]), slide, places[:, 1:], sites=sites)
+    placed = _placed(places[:, 1:], [slide] * len(places))
+    return ForeignPart(file, names, lambda: _matrix(array[:, 3:]), slide, placed, sites=sites)
 
 
 def _tile_names(slide: str, count: int, coords: NDArray[np.float64] | None) -> tuple[str, ...]:
@@ -215,17 +171,12 @@ def _tile_names(slide: str, count: int, coords: NDArray[np.float64] | None) -> t
         return (slide,) if count == 1 else tuple(f"{slide}_{row}" for row in range(count))
     if len(coords) != count or (count and coords.shape[1] != 2):
         raise _BadFileError(f"has {count} rows of features but coordinates of shape {coords.shape}")
-    names = tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
-    if len(set(names)) < len(names):
-        raise _BadFileError(f"has {len(names) - len(set(names))} tiles with the coordinates of another one")
-    return names
+    return tuple(f"{slide}_{int(x)}_{int(y)}" for x, y in coords)
 
 
 def _coordinates(coords: Any) -> NDArray[np.float64]:
-    found = np.asarray(coords)
-    if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
-        raise _BadFileError("has coordinates that are not numbers")
-    return found.reshape(-1, found.shape[-1]).astype(np.float64) if found.size else np.empty((0, 2))
+    found = np.asarray(coords, dtype=np.float64)
+    return found.reshape(-1, found.shape[-1]) if found.size else np.empty((0, 2))
 
 
 def _torch(file: Path) -> ForeignPart:
@@ -248,11 +199,11 @@ def _torch(file: Path) -> ForeignPart:
 
 
 def _named_arrays(file: Path, content: Mapping[str, Any]) -> ForeignPart:
-    """The tiles of one slide, or the rows of many images."""
     rows = _matrix(np.asarray(content[_features_key(list(content))]))
     if "coords" in content:
         coords = _coordinates(content["coords"])
-        return ForeignPart(file, _tile_names(file.stem, len(rows), coords), lambda: rows, file.stem, coords)
+        names = _tile_names(file.stem, len(rows), coords)
+        return ForeignPart(file, names, lambda: rows, file.stem, _placed(coords, [file.stem] * len(rows)))
     key = next((name for name in NAMES if name in content), None)
     if key is None and file.suffix != ".npz":
         raise _BadFileError(f"does not name its rows: it needs one of {', '.join(NAMES)}")
@@ -262,25 +213,24 @@ def _named_arrays(file: Path, content: Mapping[str, Any]) -> ForeignPart:
     )
     if key is not None and len(names) != len(rows):
         raise _BadFileError(f"has {len(rows)} rows of features but {len(names)} names ({key})")
-    places, slides = _places(content, len(rows))
+    known = {name: content[name] for name in place_columns(content)}
+    places = TilePlaces.read(known, len(rows)) if known else None
+    slides = () if places is None else tuple(map(str, places.columns["slide"]))
     unnamed = len(rows) if key is None else 0
-    return ForeignPart(file, names, lambda: rows, coords=places, slides=slides, unnamed=unnamed)
+    return ForeignPart(file, names, lambda: rows, places=places, slides=slides, unnamed=unnamed)
 
 
 def _npz(file: Path) -> ForeignPart:
     with np.load(regular(file), allow_pickle=False) as box:
-        return _named_arrays(file, {name: box[name] for name in box.files})
+        return _named_arrays(file, dict(box))
 
 
 def _npy(file: Path) -> ForeignPart:
-    """An array of features; the names of its rows are in a file beside it, or the table's order counts."""
     shape = np.load(regular(file), mmap_mode="r", allow_pickle=False).shape
 
     def load() -> Rows:
         return _matrix(np.load(regular(file), allow_pickle=False))
 
-    if len(shape) != 2:
-        load()  # refuses other shapes than [d] and [1, rows, d]
     if len(shape) == 1:
         return ForeignPart(file, (file.stem,), load)
     count = _row_count(shape)
@@ -298,18 +248,6 @@ def _npy(file: Path) -> ForeignPart:
     return ForeignPart(file, tuple(names), load)
 
 
-def _places(columns: Mapping[str, Any], count: int) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
-    """Coordinates and slides of the rows of a table, from its columns x, y and slide; None without them."""
-    try:
-        x, y = (np.asarray(columns[name]).astype(np.float64) for name in PLACE_COLUMNS[:2])
-    except (KeyError, ValueError, TypeError):
-        return None, ()
-    if x.shape != (count,) or y.shape != (count,):
-        return None, ()
-    slides = tuple(map(str, columns.get(PLACE_COLUMNS[2], ())))
-    return np.column_stack([x, y]), slides if len(slides) == count else ("",) * count
-
-
 def _parquet(file: Path) -> ForeignPart:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -318,8 +256,6 @@ def _parquet(file: Path) -> ForeignPart:
     are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     lists = [field.name for field in table.schema if any(check(field.type) for check in are_lists)]
     key = next((name for name in FEATURES if name in lists), None)
-    if key is None and len(lists) == 1 and lists[0] not in ("coords", "spatial", "label", "labels"):
-        key = lists[0]
     if key is not None:
         rows = np.stack([np.asarray(row, dtype=np.float32) for row in table[key].to_pylist()])
     else:
@@ -337,19 +273,18 @@ def _numbered(names: Sequence[str]) -> list[str]:
         if found := re.fullmatch(r"(.*?)[_.-]?\d+", name):
             series.setdefault(found[1], []).append(name)
     many = [columns for columns in series.values() if len(columns) > 1]
-    if len(many) == 1:
-        return many[0]
-    expected = "one column of lists (embedding), or columns of numbers with one name (x0, x1, ...)"
-    if not many:
-        raise _BadFileError(f"has no features: expected {expected}; floats: {', '.join(names) or 'none'}")
-    shown = "; ".join(f"{columns[0]} to {columns[-1]}" for columns in many)
-    raise _BadFileError(f"has several series of columns ({shown}): expected {expected}")
+    if len(many) != 1:
+        shown = "; ".join(f"{columns[0]} to {columns[-1]}" for columns in many) or "none"
+        raise _BadFileError(
+            "has no features: expected one column of lists (embedding), or columns of numbers with one name "
+            f"(x0, x1, ...); such columns: {shown}"
+        )
+    return many[0]
 
 
 def _anndata(file: Path) -> ForeignPart:
     """AnnData's file layout by its published encoding: X or obsm["X_..."], names in obs."""
-    h5py = h5py_module()
-    with h5py.File(regular(file), "r") as box:
+    with h5py_module().File(regular(file), "r") as box:
         entry = box.get("X")
         # A missing X is left out, without columns, or an empty dataset whose shape is None.
         shape = (0,) if entry is None else entry.attrs.get("shape", getattr(entry, "shape", ()))
@@ -367,13 +302,9 @@ def _anndata(file: Path) -> ForeignPart:
         named = next((name for name in NAMES if name in obs and name not in taken), None)
         names = tuple(map(str, h5ad_texts(obs[named or obs.attrs.get("_index", "_index")])))
         spatial = box["obsm"]["spatial"][:] if "spatial" in box.get("obsm", {}) else None
-    if len(names) != len(rows):
-        raise _BadFileError(f"has {len(rows)} rows of features but {len(names)} names in obs")
     coords = None if spatial is None else _coordinates(spatial)[:, :2]
-    if coords is not None and coords.shape != (len(rows), 2):
-        raise _BadFileError(f'has {len(rows)} rows of features but {len(coords)} in obsm["spatial"]')
     slides = slides if taken else ("",) * len(names)
-    return ForeignPart(file, names, lambda: rows, coords=coords, slides=slides)
+    return ForeignPart(file, names, lambda: rows, places=_placed(coords, slides), slides=slides)
 
 
 def _features_key(names: Sequence[str]) -> str:
@@ -397,8 +328,6 @@ def _row_count(shape: Sequence[int]) -> int:
 
 def _matrix(values: Any) -> Rows:
     array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise _BadFileError(f"has features of type {array.dtype}; expected numbers [rows, dimension]")
     array = array.reshape(_row_count(array.shape), -1 if array.size else 0) if array.ndim == 1 else array
     if array.ndim == 3 and array.shape[0] == 1:
         array = array[0]
@@ -409,9 +338,6 @@ def _matrix(values: Any) -> Rows:
     if len(bad):
         raise _BadFileError(f"has NaN or infinite features in {len(bad)} rows (the first is row {bad[0]})")
     return rows
-
-
-# Matching with the labels
 
 
 class _Found(NamedTuple):
@@ -429,11 +355,7 @@ Matches = Iterable[tuple[RoiImage, _Found | None]]
 def import_features(
     dataset: RoiDataset, name: str, save_dir: Path | None, *, skip_missing: bool = False
 ) -> tuple[list[Extraction], dict[str, FeatureSet]]:
-    """The features of `NAME=features:PATH` for the images of a table, by split; written to a given folder.
-
-    A row of the table names an image of the features (with or without folder and ending), a tile
-    (`SLIDE_x_y`) or a slide, whose tiles then all have its label, split and group.
-    """
+    """The features of `NAME=features:PATH` for the images of a table, by split; written to a given folder."""
     path, label = elsewhere_path(name), label_of(name)
     parts = find_parts(path)
     index = _in_order(parts[0], dataset) if len(parts) == 1 and parts[0].unnamed else _index(parts)
@@ -444,11 +366,6 @@ def import_features(
         matches = {split: _once_each(images) for split, images in matches.items()}
     every = [pair for images in matches.values() for pair in images]
     missing = [image.name for image, found in every if found is None]
-    used = list({found.part.file: found.part for _, found in every if found}.values())
-    for part in parts if missing else used:
-        if part.problem:
-            raise part.problem
-    _check_recipes(used)
     total = sum(map(len, dataset.splits.values()))
     if missing and (not skip_missing or len(missing) == total):
         raise HistobenchError(
@@ -485,27 +402,13 @@ def import_features(
             target = save_dir / file_name(dataset.name, label, "unknown", split)
             save(features, target)
             extractions.append(Extraction(label, name, split, target, len(features), 0, mark))
-    widths = {split: int(features.embeddings.shape[1]) for split, features in sets.items()}
-    if len(set(widths.values())) > 1:
-        raise HistobenchError(f"{path} has features of several lengths: {widths}")
     return extractions, sets
 
 
 def _find(index: Mapping[str, _Found], image: RoiImage) -> _Found | None:
     sample = dict(image.sites).get(SAMPLE, "")  # Patho-Bench's own vectors are called after it
-    keys = (image.name, str(image.path), _base(image.name), _stem(image.name), sample)
+    keys = (image.name, str(image.path), file_of(image.name), _stem(image.name), sample)
     return next((index[key] for key in keys if key in index), None)
-
-
-def _check_recipes(parts: Sequence[ForeignPart]) -> None:
-    """Refuse files of two encoders, patch sizes or magnifications, which a folder may mix."""
-    for name in _RECIPE:
-        values = {part.recipe[name]: part.file for part in parts if name in part.recipe}
-        if len(values) > 1:
-            (one, first), (two, second) = list(values.items())[:2]
-            raise HistobenchError(
-                f"{first} has {name} {one}, but {second} has {two}; use the files of one recipe"
-            )
 
 
 def _check_listed_once(matches: Matches) -> None:
@@ -531,7 +434,7 @@ def _index(parts: Sequence[ForeignPart]) -> dict[str, _Found]:
             if name in names:
                 raise HistobenchError(f"{name} occurs twice, in {names[name].part.file} and {part.file}")
             names[name] = found = _Found(part, (row,))
-            for key in {_base(name), _stem(name)}:
+            for key in {file_of(name), _stem(name)}:
                 short[key] = None if key in short else found
         if part.slide and part.names != (part.slide,):  # else it is one vector of a slide
             slides[part.slide] = _Found(part, range(len(part.names)), is_slide=True)
@@ -542,9 +445,8 @@ def _index(parts: Sequence[ForeignPart]) -> dict[str, _Found]:
                 rows.setdefault(slide, []).append(row)
         for slide, members in rows.items():
             if slide in slides and slides[slide].part is not part:
-                raise HistobenchError(
-                    f"tiles of {slide} are in {slides[slide].part.file} and {part.file}; keep one"
-                )
+                both = f"{slides[slide].part.file} and {part.file}"
+                raise HistobenchError(f"tiles of {slide} are in {both}; keep one")
             slides[slide] = _Found(part, members, is_slide=True)
     return {**{key: found for key, found in short.items() if found}, **names, **slides}
 
@@ -568,12 +470,9 @@ def _in_order(part: ForeignPart, dataset: RoiDataset) -> dict[str, _Found]:
     return rows
 
 
-def _base(name: str) -> str:
-    return re.split(r"[/\\]", name)[-1]
-
-
 def _stem(name: str) -> str:
-    return re.sub(r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$", "", _base(name), flags=re.IGNORECASE)
+    endings = r"\.(png|jpe?g|tiff?|bmp|webp|svs|ndpi|mrxs|h5|pt)$"
+    return re.sub(endings, "", file_of(name), flags=re.IGNORECASE)
 
 
 def _once_each(matches: Matches) -> list[tuple[RoiImage, _Found | None]]:
@@ -617,76 +516,45 @@ def _pooled(features: FeatureSet, images: Sequence[RoiImage], counts: Sequence[i
 def _matched(
     who: str, matches: Matches, cache: dict[Path, Rows], target: TargetColumns | None, pool: str
 ) -> FeatureSet:
+    pairs = [(image, found) for image, found in matches if found]
+    has_slides = any(found.is_slide for _, found in pairs)
     blocks: list[NDArray[np.floating]] = []
-    names: list[str] = []
     owners: list[RoiImage] = []
-    places: list[Place | None] = []
-    given: list[dict[str, str]] = []  # what a file says of its rows
     counts: list[int] = []
     empty: list[str] = []
-    has_slides = False
-    for image, found in matches:
-        if found is None:
-            continue
-        part, rows, is_slide = found
+    for image, (part, rows, is_slide) in pairs:
         if part.file not in cache:
             if part.slide:  # its rows are together in the table, as a rule
                 cache.clear()
             cache[part.file] = part.read()
-        has_slides |= is_slide
         if not rows:
             empty.append(part.file.name)
             continue
         whole = cache[part.file]
         block = whole if len(rows) == len(whole) else whole[list(rows)]
         if pool:
+            blocks.append(block.mean(0, dtype=np.float64, keepdims=True))
+            owners.append(image)
             counts.append(len(rows))
-            block, rows = block.mean(0, dtype=np.float64, keepdims=True), rows[:1]
+            continue
         blocks.append(block)
-        names += [part.names[row] for row in rows] if is_slide and not pool else [image.name]
-        owners += [image] * len(rows)
-        places += [None] if pool else map(part.place, rows)
-        given += [{} if pool else {name: column[row] for name, column in part.sites.items()} for row in rows]
+        group = _stem(image.name) if image.group is None and has_slides else image.group
+        for row in rows:  # what the table says of a tile goes before what the file says
+            sites = {name: column[row] for name, column in part.sites.items()} | dict(image.sites)
+            name, place = part.names[row] if is_slide else image.name, image.place or part.place(row)
+            owners.append(image._replace(name=name, group=group, sites=tuple(sites.items()), place=place))
     if empty:
         log.warning("%d of %s have no tiles and are left out, such as %s", len(empty), who, empty[0])
     widths = sorted({block.shape[1] for block in blocks})
-    if not widths:
-        raise HistobenchError(f"none of {who} has features")
-    if len(widths) > 1:
-        lengths = ", ".join(map(str, widths))
-        raise HistobenchError(
-            f"{who} have features of several lengths ({lengths}): are the files of one encoder?"
-        )
-    groups = None
-    if has_slides or any(image.group is not None for image in owners):
-        groups = tuple(
-            str(image.group) if image.group is not None else (_stem(image.name) if has_slides else "")
-            for image in owners
-        )
-    features = FeatureSet(
-        embeddings=torch.from_numpy(np.concatenate(blocks)),
-        labels=torch.tensor([image.label for image in owners], dtype=torch.int64),
-        img_names=tuple(names),
-        groups=groups,
-        metadata={},
-        sites=site_table(
-            [as_sites({**more, **dict(image.sites)}) for image, more in zip(owners, given, strict=True)]
-        ),
-        target=Target.of(target, [image.target for image in owners]),
-        # What the table says of a tile goes before what the file says.
-        places=TilePlaces.of([image.place or place for image, place in zip(owners, places, strict=True)]),
-    )
+    if len(widths) != 1:
+        lengths = ", ".join(map(str, widths)) or "none"
+        raise HistobenchError(f"{who} must have features of one length, found: {lengths}")
+    features = labelled(owners, torch.from_numpy(np.concatenate(blocks)), {}, target)
     return _pooled(features, owners, counts, pool) if pool else features
 
 
-# Combinations
-
-
 def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path) -> list[Extraction]:
-    """Write the features of several encoders side by side, each standardized by its training images.
-
-    `parts` are the feature files of each encoder by split. Nothing is extracted.
-    """
+    """Write the features of several encoders side by side, each standardized by its training images."""
     label = label_of(name)
     written, scales = [], None
     for split in (split for split in SPLITS if all(split in part for part in parts)):
@@ -699,11 +567,11 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
                     f"{other.metadata.get('encoder')} are of different images; combine features of the "
                     "same ones"
                 )
-        if scales is None:  # the first split is train
-            scales = [_scale(features.embeddings) for features in sets]
+        if scales is None:  # the first split is train; a constant feature keeps its size
+            scales = [torch.std_mean(each.embeddings.double(), dim=0, correction=0) for each in sets]
         sides = [
-            (features.embeddings - mean) / spread
-            for features, (mean, spread) in zip(sets, scales, strict=True)
+            (features.embeddings - mean.float()) / torch.where(spread > 0, spread, 1.0).float()
+            for features, (spread, mean) in zip(sets, scales, strict=True)
         ]
         marks = [str(features.metadata.get("fingerprint", "")) for features in sets]
         mark = hashlib.sha256("|".join((label, *marks)).encode()).hexdigest()
@@ -735,23 +603,10 @@ def combine_features(name: str, parts: Sequence[dict[str, Path]], save_dir: Path
     return written
 
 
-def _scale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of each feature; a constant one keeps its size."""
-    spread, mean = torch.std_mean(rows.double(), dim=0, correction=0)
-    return mean.float(), torch.where(spread > 0, spread, torch.ones_like(spread)).float()
-
-
-# Export
-
-
 def export_features(sets: Sequence[FeatureSet], target: Path, kind: str) -> Path:
-    """Write the splits of one encoder to one file of another format."""
-    widths = {features.embeddings.shape[1] for features in sets}
-    if len(widths) != 1:
-        raise HistobenchError(f"the feature files have several lengths of features ({sorted(widths)})")
-    names = [str(features.metadata.get("encoder", "")) for features in sets]
-    if len(set(names)) > 1:
-        raise HistobenchError(f"the feature files are of several encoders: {', '.join(sorted(set(names)))}")
+    names = {str(features.metadata.get("encoder", "")) for features in sets}
+    if len(names) > 1:
+        raise HistobenchError(f"the feature files are of several encoders: {', '.join(sorted(names))}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(target) as temporary:
         {"npz": _to_npz, "parquet": _to_parquet, "h5ad": _to_anndata}[kind](sets, temporary)
@@ -776,15 +631,10 @@ def _columns(sets: Sequence[FeatureSet]) -> dict[str, list[Any]]:
     for place, name in enumerate(targets[0].names if targets else ()):
         key = f"target_{name}" if name in columns else name
         columns[key] = [value for target in targets for value in target.values[:, place].tolist()]
-    if any(features.places is not None for features in sets):
-        nowhere = [
-            features.places or TilePlaces(np.full((len(features), 2), np.nan), ("",) * len(features))
-            for features in sets
-        ]
-        for axis, name in enumerate("xy"):
-            columns[name] = [value for places in nowhere for value in places.coords[:, axis].tolist()]
-        columns["slide"] = [slide for places in nowhere for slide in places.slides]
-    return columns
+    placed = (features.places or TilePlaces.read({}, len(features)) for features in sets)
+    return columns | {
+        name: values.tolist() for name, values in reduce(TilePlaces.joined, placed).known.items()
+    }
 
 
 def _metadata(sets: Sequence[FeatureSet]) -> str:
@@ -822,7 +672,11 @@ def _to_anndata(sets: Sequence[FeatureSet], path: Path) -> None:
     h5py = h5py_module()
     columns = _columns(sets)
     names = columns.pop("name")
-    spatial = np.asarray([columns["x"], columns["y"]]).T if "x" in columns else np.full((1, 2), np.nan)
+    spatial = (
+        np.asarray([columns["x"], columns["y"]]).T
+        if {"x", "y"} <= columns.keys()
+        else np.full((1, 2), np.nan)
+    )
     index = names if len(set(names)) == len(names) else [f"{row}_{name}" for row, name in enumerate(names)]
     rows = _embedding(sets)
     with h5py.File(path, "w") as box:

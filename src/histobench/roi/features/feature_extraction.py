@@ -27,15 +27,14 @@ from histobench.core.progress import Progress, Silent
 from histobench.core.text import check_plain_name
 from histobench.roi.data.check import copies_in
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
+from histobench.roi.data.roi_dataset import RoiDataset
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.construct import StandIn
 from histobench.roi.encoders.own_name import check_labels
 from histobench.roi.encoders.registry import EncoderRecipe, check_distinct_weights, require_encoders
-from histobench.roi.features.assemble import feature_file, model_name
+from histobench.roi.features.assemble import file_name, model_name, size_of
 from histobench.roi.features.cache.content_hashes import Keys, take_inventory
 from histobench.roi.features.cache.row_cache import RowCache, is_cached
-from histobench.roi.features.feature_file import check_origin
 from histobench.roi.features.fingerprint import (
     LIBRARIES,
     describe_encoder,
@@ -48,7 +47,7 @@ from histobench.roi.features.inference.forward import resolve_precision
 from histobench.roi.features.inference.shards import Shard, plan_shards, shard_size
 from histobench.roi.features.inference.tuning import LARGEST, cpu_batch
 from histobench.roi.features.loading.loader import open_pool, useful_workers
-from histobench.roi.features.multi_device import DeviceProcess, Share, share_shards
+from histobench.roi.features.multi_device import DeviceProcess, Share
 from histobench.roi.features.recheck import check_batch, compare_again, images_to_recheck, sample
 from histobench.roi.features.shard_plan import (
     VERSIONS,
@@ -106,8 +105,7 @@ def extract(
     with ExitStack() as stack:
         if chosen.no_cache:
             save_dir.mkdir(parents=True, exist_ok=True)
-            kept = tempfile.TemporaryDirectory(prefix=".no-cache-", dir=save_dir)
-            root = Path(stack.enter_context(kept))
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".no-cache-", dir=save_dir)))
         job = Extractor(dataset, given, save_dir, chosen, root=root, progress=progress or Silent())
         stack.callback(job.close)
         plan = job.plan()
@@ -137,11 +135,7 @@ def extract(
 
 
 class Extractor:
-    """An extraction that this process plans, with the networks that compute it.
-
-    `keep` them for `compute`, where other runs with the same encoders wait; else one is in memory at a time.
-    If it is `tolerant`, an encoder that cannot be used is among the failures, and the others go on.
-    """
+    """An extraction that this process plans, with the networks that compute it if `keep`."""
 
     def __init__(
         self,
@@ -166,7 +160,7 @@ class Extractor:
         self.states: list[EncoderState] = []
         self._keep, self._tolerant = keep, tolerant
         self._failures: dict[str, str] = {}
-        self._files: dict[Path, str] = {}
+        self._files: dict[str, str] = {}
         self._open = ExitStack()
         self._ready: DeviceRunner | None = None
 
@@ -225,7 +219,7 @@ class Extractor:
         shards = plan_shards(missing(), shard_size(batch, on_cpu=on_cpu))
         if planned and inventory.refs and not shards:
             self.progress.say(f"{self.dataset.name}: all features were in the cache; nothing to compute")
-        elif known := len(inventory.refs) - int(wanted.sum()):
+        elif planned and (known := len(inventory.refs) - int(wanted.sum())):
             self.progress.say(
                 f"{self.dataset.name}: {known} of {len(inventory.refs)} images were in the cache"
             )
@@ -276,15 +270,13 @@ class Extractor:
                     raise encoder
                 check_batch(encoder, refs, self.device)
                 state = self._state(encoder)
-                if isinstance(encoder, StandIn) and not self._serves(state):
+                # It serves if all images are cached, and were compared with the same libraries before.
+                is_known = state.cache.decision(VERSIONS) == versions(*LIBRARIES)
+                if isinstance(encoder, StandIn) and (not is_known or self._lacks(state.cache).any()):
                     assert isinstance(item, EncoderRecipe)
                     state = self._state(item.build())
-                self._check_files(state)
+                self._check_name(state)
                 yield item, self._trusted(state)
-
-    def _serves(self, state: EncoderState) -> bool:
-        """Whether all images are cached, and were compared with the same libraries before."""
-        return state.cache.decision(VERSIONS) == versions(*LIBRARIES) and not self._lacks(state.cache).any()
 
     def _state(self, encoder: BasePatchEncoder) -> EncoderState:
         precision, exact, fast = self._named(encoder)
@@ -298,7 +290,6 @@ class Extractor:
         return EncoderState(encoder, precision, cache, cache.decision(PRECISION) | cache.decision(name), name)
 
     def _named(self, encoder: BasePatchEncoder) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Return the precision, and the descriptions of features by exact and by fast arithmetic."""
         precision = resolve_precision(self.settings.precision, encoder.precision, self.device)
         kind = torch.device(self.device).type
         exact = describe_encoder(encoder, precision=precision, numerics=f"exact on {kind}")
@@ -309,14 +300,10 @@ class Extractor:
         return _of_this_cpu(cache) if torch.device(self.device).type == "cpu" else cache
 
     def _wait_for_others(self, states: Sequence[EncoderState]) -> None:
-        """Wait for other runs that compute with the same encoders: what they make need not be made twice.
-
-        Two that computed the same images at once would also differ in the last bits, as batches do.
-        """
+        """Wait for other runs that compute with the same encoders: what they make need not be made twice."""
         lacking = [state for state in states if self._lacks(state.cache).any()]
         # One lock per encoder, for the same one may be asked for twice, in an order that all runs keep.
-        by_cache = {state.cache.fingerprint: state for state in lacking}
-        for _, state in sorted(by_cache.items()):
+        for _, state in sorted({state.cache.fingerprint: state for state in lacking}.items()):
             lock = state.cache.folder / ".computing.lock"
             self._open.enter_context(exclusive(lock, on_wait=partial(self._say_waiting, state, lock)))
         for state in lacking:
@@ -329,16 +316,14 @@ class Extractor:
         who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}, since {began}"
         self.progress.say(f"{state.encoder.name}: waiting for another run that computes its features ({who})")
 
-    def _check_files(self, state: EncoderState) -> None:
-        """No feature file may be of two encoders, in this call or from an earlier one."""
-        for split in (split for split in SPLITS if self.dataset.splits.get(split)):
-            path = self.save_dir / feature_file(self.dataset.name, state.encoder, split)
-            if self._files.setdefault(path, state.cache.fingerprint) != state.cache.fingerprint:
-                raise HistobenchError(
-                    f"two different encoders are called {model_name(state.encoder)}: both would be "
-                    f"written to {path.name}; give each its own name"
-                )
-            check_origin(path, state.encoder)
+    def _check_name(self, state: EncoderState) -> None:
+        """Two encoders of one call must not be written to one file."""
+        name = file_name(self.dataset.name, model_name(state.encoder), size_of(state.encoder), "train")
+        if self._files.setdefault(name, state.cache.fingerprint) != state.cache.fingerprint:
+            raise HistobenchError(
+                f"two different encoders are called {model_name(state.encoder)}: both would be written to "
+                f"{name}; give each its own name"
+            )
 
     def _trusted(self, state: EncoderState) -> EncoderState:
         """The state with its cached rows, if some of them computed again come out the same; else without."""
@@ -370,14 +355,12 @@ class Extractor:
         return self._state(state.encoder)
 
     def _lacks(self, cache: RowCache) -> NDArray[np.bool_]:
-        """Which of the images have no row."""
         if not cache.rows and not cache.bad:
             return np.ones(len(self._keys), np.bool_)
         return np.fromiter((key not in cache for key in self._keys), np.bool_, len(self._keys))
 
     @property
     def runner(self) -> DeviceRunner:
-        """The encoders that miss images, together on the first device."""
         if self._ready is None:
             states = {place: state for place, state in enumerate(self.states) if state.forward is not None}
             self._ready = DeviceRunner(states, self.device, self._pool, tolerant=self._tolerant)
@@ -393,7 +376,8 @@ class Extractor:
         runner, plan = self.runner, self.planned
         places = sorted({place for shard in shards for place in shard.encoders})
         names = ", ".join(self.states[place].encoder.name for place in places)
-        shares = share_shards(shards, len(self.settings.devices))
+        count = len(self.settings.devices)
+        shares = [list(shards[start::count]) for start in range(count)]  # dealt out like cards
         known_bad = bool(bad or plan.unreadable)
         others: list[DeviceProcess] = []
         self.progress.begin(f"{self.dataset.name} x {names}", sum(len(shard.keys) for shard in shards))
@@ -439,7 +423,6 @@ class Extractor:
         return {key: why for state in self.states for key, why in state.cache.bad.items() if key in refs}
 
     def _kept(self, places: Sequence[int]) -> str:
-        """What is in the cache when the run is interrupted."""
         if self.settings.no_cache:
             return "without the cache, nothing is kept"
         messages = []
@@ -453,15 +436,9 @@ class Extractor:
 
 
 def _of_this_cpu(cache: RowCache) -> RowCache:
-    """Return the cache, if rows of this kind of CPU belong there; else one for this kind alone.
-
-    The first kind that computes has the cache that other devices use too. Rows from before kinds were
-    recorded count as those of the first that comes.
-    """
+    """Return the cache, if rows of this kind of CPU belong there; else one for this kind alone."""
     here = cpu_kind()
     try:
-        if cache.rows and not cache.decision("cpu"):
-            log.warning("%s: the kind of CPU was not recorded; assumed to be %s", cache.folder, here)
         first = cache.decide_once("cpu", {"kind": here})["kind"]
     except (HistobenchError, KeyError):  # mounted read-only: nothing is added
         return cache

@@ -6,13 +6,11 @@ import codecs
 import hashlib
 import json
 import logging
-import pickle
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +18,16 @@ from torch import Tensor
 
 from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import atomic_path, regular
-from histobench.roi.data.sites import TilePlaces, coordinate
+from histobench.roi.data.sites import NUMBERS, TilePlaces
 from histobench.roi.data.targets import Target, TargetColumns
-from histobench.roi.encoders.base import BasePatchEncoder
-from histobench.roi.encoders.own_name import label_of
 
-# A feature set: embeddings with their labels and names, and where they came from.
+log = logging.getLogger(__name__)
+#: Under this key a file keeps the checksum of everything else in it.
+CHECKSUM = "checksum"
+#: Where `load` notes the file a set was read from; it is never written back.
+SOURCE = "source"
+#: In a file, coordinates and targets are texts among the sites, under names that begin like this.
+_TILE, _TARGET = "tile:", "target:"
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,6 @@ class FeatureSet:
         return int(self.embeddings.shape[0])
 
 
-#: In a file, coordinates and targets are texts among the sites, under names that begin like this.
-_TILE, _TARGET = "tile:", "target:"
-
-
 def text_columns(features: FeatureSet) -> dict[str, tuple[str, ...]]:
     """Sites, coordinates and targets as a file keeps them: columns of texts.
 
@@ -63,11 +61,11 @@ def text_columns(features: FeatureSet) -> dict[str, tuple[str, ...]]:
     {'target:regression:age': ('61.5',)}
     """
     columns: dict[str, tuple[str, ...]] = {}
-    if features.places is not None:
-        for name, values in zip("xy", features.places.coords.T.tolist(), strict=True):
-            columns[_TILE + name] = tuple("" if value != value else f"{value:.12g}" for value in values)
-        if any(features.places.slides):
-            columns[f"{_TILE}slide"] = features.places.slides
+    for name, values in features.places.known.items() if features.places else ():
+        texts = (
+            "" if each != each else f"{each:.12g}" if name in NUMBERS else each for each in values.tolist()
+        )
+        columns[_TILE + name] = tuple(texts)
     columns |= features.sites
     if features.target is not None:
         for name, numbers in zip(features.target.names, features.target.values.T.tolist(), strict=True):
@@ -86,10 +84,9 @@ def typed_columns(
         of = TargetColumns(named[0].split(":")[1], tuple(name.split(":", 2)[2] for name in named))
         rows = [of.row(cells) for cells in zip(*(columns[name] for name in named), strict=True)]
         target = Target(of, np.array(rows, dtype=np.float64).reshape(len(rows), len(named)))
-    if {f"{_TILE}x", f"{_TILE}y"} <= columns.keys():
-        cells = [[coordinate(cell) for cell in columns[_TILE + name]] for name in "xy"]
-        slides = columns.get(f"{_TILE}slide") or ("",) * len(cells[0])
-        places = TilePlaces(np.array(cells, dtype=np.float64).T, slides)
+    tiles = {name.removeprefix(_TILE): cells for name, cells in columns.items() if name.startswith(_TILE)}
+    if tiles:
+        places = TilePlaces.read(tiles, len(next(iter(tiles.values()))))
     return sites, target, places
 
 
@@ -97,30 +94,17 @@ def fingerprint_of(*sets: FeatureSet) -> str:
     """One name for the features that went in; files of other tools are named by their content."""
     digest = hashlib.sha256()
     for features in sets:
-        known = features.metadata.get("fingerprint")
-        digest.update(str(known).encode() if known else _content(features))
+        if known := features.metadata.get("fingerprint"):
+            digest.update(str(known).encode())
+        else:
+            content = hashlib.sha256(features.embeddings.contiguous().numpy().tobytes())
+            content.update(features.labels.numpy().tobytes())
+            digest.update(content.digest())
     return digest.hexdigest()[:16]
 
 
-def _content(features: FeatureSet) -> bytes:
-    digest = hashlib.sha256(features.embeddings.contiguous().numpy().tobytes())
-    digest.update(features.labels.numpy().tobytes())
-    return digest.digest()
-
-
-log = logging.getLogger(__name__)
-#: Under this key a file keeps the checksum of everything else in it.
-CHECKSUM = "checksum"
-#: Where `load` notes the file a set was read from; it is never written back.
-SOURCE = "source"
-
-
 def save(features: FeatureSet, path: str | Path) -> Path:
-    """Write a feature set as `.pt`; `torch.load(path, weights_only=True)` gives back the same values.
-
-    The bytes depend on the content alone, so equal feature sets are equal files. A checksum of the content
-    is in the file, which `load` compares.
-    """
+    """Write a feature set as `.pt`, whose bytes depend on the content alone; with a checksum of it."""
     content: dict[str, Any] = {
         "embeddings": features.embeddings,
         "labels": features.labels,
@@ -133,12 +117,12 @@ def save(features: FeatureSet, path: str | Path) -> Path:
     content[CHECKSUM] = _checksum(content)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         # Through a handle, because torch writes the file's own (temporary) name into the archive otherwise.
-        watched = _WatchedFile(handle)
         try:
-            torch.save(content, watched)  # type: ignore[arg-type]
-        except RuntimeError:
-            # torch turns a full disk into an error of its own.
-            raise (watched.error or OSError(None, "the file cannot be written")) from None
+            torch.save(content, handle)
+        except RuntimeError as error:  # what torch makes of a full disk
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
     return Path(path)
 
 
@@ -148,11 +132,7 @@ def _apart(texts: Sequence[str]) -> list[str]:
 
 
 def load(path: str | Path) -> FeatureSet:
-    """Read a feature file of this tool or of HistoROIBench (NumPy arrays and lists inside).
-
-    A file that is no longer what was written is refused. Files of other tools, and of versions before the
-    checksum, are read with a note that this could not be found out.
-    """
+    """Read a feature file of this tool or of HistoROIBench (NumPy arrays and lists inside)."""
     path = Path(path)
     content = plain_tensors(path)
     if not isinstance(content, dict):
@@ -162,15 +142,14 @@ def load(path: str | Path) -> FeatureSet:
             known = [str(name) for name in content]
             raise _bad(path, f"has no {key!r}; {did_you_mean(key, known) if known else 'it is empty'}")
     if CHECKSUM not in content:
-        log.warning("feature file %s has no checksum: whether it is damaged cannot be found out", path)
+        log.warning("feature file %s has no checksum: damage would not be noticed", path)
     elif content[CHECKSUM] != _checksum(content):
-        raise _bad(path, "is damaged: it is not what was written (checksum); extract the features again")
+        raise _bad(path, "is damaged (wrong checksum); extract the features again")
     embeddings = _embeddings(content["embeddings"], path)
     labels = _labels(content["labels"], path)
     count = len(embeddings)
-    names = _texts(content.get("img_names"), "img_names", path)
-    groups = _texts(content.get("groups"), "groups", path)
-    sites = _sites(content.get("sites"), path)
+    names, groups = _texts(content.get("img_names")), _texts(content.get("groups"))
+    sites = {str(column): _texts(values) or () for column, values in (content.get("sites") or {}).items()}
     for key, length in (
         ("labels", len(labels)),
         ("img_names", count if names is None else len(names)),
@@ -181,7 +160,7 @@ def load(path: str | Path) -> FeatureSet:
             raise _bad(path, f"has {count} embeddings but {length} {key}")
     metadata = content.get("metadata")
     try:
-        places_of_origin, target, places = typed_columns(sites)
+        columns, target, places = typed_columns(sites)
     except HistobenchError as error:
         raise _bad(path, f"has a wrong target: {error}") from error
     return FeatureSet(
@@ -190,7 +169,7 @@ def load(path: str | Path) -> FeatureSet:
         img_names=names if names is not None else tuple(f"image-{row}" for row in range(count)),
         groups=groups,
         metadata={**(metadata if isinstance(metadata, dict) else {}), SOURCE: str(path)},
-        sites=places_of_origin,
+        sites=columns,
         target=target,
         places=places,
     )
@@ -198,30 +177,26 @@ def load(path: str | Path) -> FeatureSet:
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> None:
     """Raise unless two feature sets can be used together: dimension, classes, encoder."""
-    first, second = _called(train, "the training features"), _called(test, "the test features")
-    wide, narrow = train.embeddings.shape[1], test.embeddings.shape[1]
-    if wide != narrow:
-        raise HistobenchError(
-            f"{first} has {wide}-dimensional features but {second} has {narrow}: "
-            "were both made by the same encoder?"
+    first = train.metadata.get(SOURCE, "the training features")
+    second = test.metadata.get(SOURCE, "the test features")
+
+    def differ(what: str, one: Any, other: Any) -> HistobenchError:
+        return HistobenchError(
+            f"{first} and {second} differ in {what} ({_short(one)} and {_short(other)}): extract both with "
+            "the same settings and class map"
         )
+
+    if train.embeddings.shape[1] != test.embeddings.shape[1]:
+        raise differ("dimension", train.embeddings.shape[1], test.embeddings.shape[1])
     for key, what in (
         ("encoder", "encoder"),
         ("size", "image size"),
         ("encoder_fingerprint", "weights, transform or precision"),
+        ("classes", "classes"),
     ):
         one, other = train.metadata.get(key), test.metadata.get(key)
         if one is not None and other is not None and one != other:
-            raise HistobenchError(
-                f"{first} and {second} differ in {what} ({_short(one)} and {_short(other)}): "
-                "extract both with the same settings"
-            )
-    one, other = train.metadata.get("classes"), test.metadata.get("classes")
-    if one is not None and other is not None and list(one) != list(other):
-        raise HistobenchError(
-            f"{first} has the classes {', '.join(map(str, one))} but {second} has "
-            f"{', '.join(map(str, other))}: use one class map for both"
-        )
+            raise differ(what, one, other)
     unknown = sorted(set(test.labels.tolist()) - set(train.labels.tolist()))
     if unknown:
         raise HistobenchError(
@@ -231,7 +206,6 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> None:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """A digest of the arrays, names, groups and metadata of a feature file."""
     digest = hashlib.sha256()
     for key in sorted(str(name) for name in content if name != CHECKSUM):
         value = content.get(key)
@@ -244,24 +218,6 @@ def _checksum(content: dict[str, Any]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-class _WatchedFile:
-    """A file that remembers why it could not be written to."""
-
-    def __init__(self, handle: BinaryIO) -> None:
-        self._handle = handle
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return self._handle.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._handle.flush()
-
-
 def plain_tensors(path: Path) -> Any:
     """What a `.pt` file holds, read without running anything in it."""
     if not path.exists():
@@ -272,21 +228,9 @@ def plain_tensors(path: Path) -> Any:
             return torch.load(regular(path), map_location="cpu", weights_only=True)
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror or error}") from error
-    except pickle.UnpicklingError as error:
-        if foreign := _foreign_globals(path, error):
-            raise _bad(path, f"refused: it holds more than plain arrays ({foreign[0]})") from error
-        raise _bad(path, "is damaged or is not a feature file; extract the features again") from error
     except Exception as error:  # truncated archives raise many kinds: RuntimeError, EOFError, KeyError, ...
-        raise _bad(path, "is damaged or truncated; extract the features again") from error
-
-
-def _foreign_globals(path: Path, refusal: Exception) -> list[str]:
-    """The functions and classes that a file asks for beyond the allowed ones; none where it is damaged."""
-    try:
-        with torch.serialization.safe_globals(_numpy_globals()):
-            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:  # files of torch before 1.6 are not archives: only the refusal names it
-        return re.findall(r"GLOBAL ([\w.]+)", str(refusal))
+        why = "is damaged, or holds more than plain arrays (code is not run); extract the features again"
+        raise _bad(path, why) from error
 
 
 def _numpy_globals() -> list[Any]:
@@ -302,12 +246,8 @@ def _numpy_globals() -> list[Any]:
 
 def _embeddings(value: Any, path: Path) -> Tensor:
     tensor = _tensor(value, "embeddings", path)
-    if tensor.ndim != 2:
+    if tensor.ndim != 2 or not tensor.numel():
         raise _bad(path, f"has embeddings of shape {tuple(tensor.shape)}; expected [images, dimension]")
-    if not tensor.shape[0] or not tensor.shape[1]:
-        raise _bad(path, "has no embeddings in it")
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise _bad(path, f"has embeddings of type {tensor.dtype}")
     tensor = tensor.to(torch.float32)
     finite = torch.isfinite(tensor).all(dim=1)
     if not bool(finite.all()):
@@ -339,48 +279,18 @@ def _tensor(value: Any, key: str, path: Path) -> Tensor:
         raise _bad(path, f"has {key} that are not an array of numbers") from error
 
 
-def _texts(value: Any, key: str, path: Path) -> tuple[str, ...] | None:
+def _texts(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist()
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise _bad(path, f"has {key} that are not a list of texts")
     return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in value)
-
-
-def _sites(value: Any, path: Path) -> dict[str, tuple[str, ...]]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _bad(path, "has sites that are not named lists")
-    return {str(column): _texts(values, f"sites ({column})", path) or () for column, values in value.items()}
 
 
 def _bad(path: Path, what: str) -> HistobenchError:
     return HistobenchError(f"feature file {path} {what}")
 
 
-def _called(features: FeatureSet, otherwise: str) -> str:
-    return str(features.metadata.get(SOURCE, otherwise))
-
-
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 24 else text[:12] + "..."
-
-
-def check_origin(path: Path, encoder: BasePatchEncoder) -> None:
-    """Raise when `path` holds the features of another file's class, which is still there to be used."""
-    if not encoder.origin or not path.is_file():
-        return
-    try:
-        other = str(load(path).metadata.get("origin", ""))
-    except HistobenchError:
-        return  # nothing that could be lost
-    if other not in ("", encoder.origin) and Path(other.rpartition(":")[0]).is_file():
-        label = label_of(encoder.name)
-        raise HistobenchError(
-            f"{path} holds the features of {other}, which is called {label} as well; give this encoder a "
-            f"name of its own ({label}2={encoder.origin}), or write to another folder"
-        )

@@ -25,7 +25,6 @@ LIBRARIES = ("torchvision", "transformers", "open_clip_torch", "safetensors")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """The versions that may matter to the numbers."""
     found = {"histobench": __version__, "python": platform.python_version()}
     installed = ((package, installed_version(package)) for package in (*PACKAGES, *more))
     return found | {package: number for package, number in installed if number is not None}
@@ -45,7 +44,7 @@ def describe_encoder(encoder: BasePatchEncoder, *, precision: str, numerics: str
     """What the features of an image depend on besides the image, as plain values."""
     identity = dict(encoder.identity)
     if "weights" not in identity:
-        from histobench.roi.encoders.own_encoder import identity_of_object
+        from histobench.roi.encoders.any_model import identity_of_object
 
         identity |= identity_of_object(encoder)
     return {
@@ -83,7 +82,6 @@ def describe_transform(transform: Any) -> Any:
 
 
 def feature_set_fingerprint(encoder: str, keys: Iterable[bytes]) -> str:
-    """The name of the features of an ordered list of images by one encoder."""
     digest = hashlib.sha256(encoder.encode())
     for key in keys:
         digest.update(key)

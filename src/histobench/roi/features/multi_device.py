@@ -1,8 +1,4 @@
-"""Several devices on one machine: each has a process that computes a share of the shards into the cache.
-
-A shard does not depend on where it is computed. What a process has not done when it ends, because an image is
-bad or because it died, is left to the first device.
-"""
+"""Several devices on one machine: each has a process that computes a share of the shards into the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +29,6 @@ from histobench.roi.options import Settings
 
 @dataclass(frozen=True)
 class Share:
-    """What one process is to compute, and with which decisions already made."""
-
     encoders: Mapping[int, PlannedEncoder]
     shards: tuple[Shard, ...]
     refs: Mapping[bytes, ImageRef]
@@ -54,6 +48,7 @@ class DeviceProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
+            process_group=0,  # the first process decides what Ctrl-C means
         )
         assert self._process.stdin is not None
         self._reader = threading.Thread(target=self._count, args=(progress,), daemon=True)
@@ -63,12 +58,10 @@ class DeviceProcess:
             self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Wait for the end; what it has finished is in the cache."""
         self._reader.join()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it, if it is still there."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -82,8 +75,6 @@ class DeviceProcess:
 
 
 class _Counts(Silent):
-    """Progress as lines to the parent."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
@@ -94,10 +85,7 @@ class _Counts(Silent):
 def planned_runner(
     encoders: Mapping[int, PlannedEncoder], *, root: Path, settings: Settings, workers: int, threads: int
 ) -> DeviceRunner:
-    """Make encoders of a plan ready in this process, with the decisions that were made there.
-
-    One that cannot be made is among the failures of the runner.
-    """
+    """Make encoders of a plan ready in this process; one that cannot be made is among the failures."""
     torch.set_num_threads(threads)
     device = resolve_device(settings.device)
     states, failures = {}, {}
@@ -119,27 +107,14 @@ def planned_runner(
     return runner
 
 
-def share_shards(shards: Sequence[Shard], devices: int) -> list[list[Shard]]:
-    """Deal the shards out like cards."""
-    return [list(shards[start::devices]) for start in range(devices)]
-
-
 def main() -> None:
-    """Read a share from standard input, compute it, and count images on standard output."""
     counts = _Counts(os.dup(1))
     os.dup2(2, 1)  # what libraries print must not mix with the counts
     share: Share = pickle.load(sys.stdin.buffer)  # from the parent, through its own pipe
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
-        with closing(
-            planned_runner(
-                share.encoders,
-                root=share.root,
-                settings=share.settings,
-                workers=share.workers,
-                threads=share.threads,
-            )
-        ) as runner:
+        made = {name: getattr(share, name) for name in ("root", "settings", "workers", "threads")}
+        with closing(planned_runner(share.encoders, **made)) as runner:
             runner.run(runner.lacking(share.shards), share.refs, stop_at_bad=False, progress=counts)
     except (HistobenchError, OSError) as error:
         sys.exit(f"{share.settings.device}: {error}; continuing on the first device")

@@ -1,8 +1,4 @@
-"""Whether cached features are still what the encoder gives: some images, computed again and compared.
-
-The identity of a user's own encoder covers its files and weights. What its code reads when it runs is no part
-of it, so no cached set is used without this comparison.
-"""
+"""Whether cached features are still what the encoder gives: some images, computed again and compared."""
 
 from __future__ import annotations
 
@@ -55,11 +51,9 @@ class Difference:
 
     @property
     def digest(self) -> str:
-        """A hash of the features as they are now."""
         return hashlib.sha256(self.rows.tobytes()).hexdigest()
 
     def message(self, state: EncoderState) -> str:
-        """One line for the user: what differs, and what follows."""
         name = state.encoder.name or type(state.encoder).__name__
         if self.by_chance:
             return (
@@ -74,10 +68,7 @@ class Difference:
 
 
 def images_to_recheck(rows: int, encoder: BasePatchEncoder) -> int:
-    """How many of `rows` cached images are computed again unless the caller says so.
-
-    Of a user's own encoder as many as find a change of 1 % of the rows with a chance of `CHANCE`.
-    """
+    """How many of `rows` cached images are computed again unless the caller says so."""
     return min(rows, OF_THE_ZOO) if "family" in encoder.identity else images_for(rows)
 
 

@@ -59,9 +59,6 @@ def problems_of(
     return problems
 
 
-# An extraction that is planned and not yet computed: plain values that any process can work with.
-
-
 @dataclass(frozen=True)
 class PlannedEncoder:
     """One encoder with every decision about it: what its rows are called, and how they are computed."""
@@ -86,7 +83,6 @@ class PlannedEncoder:
 
     @classmethod
     def of(cls, given: BasePatchEncoder | EncoderRecipe, state: EncoderState) -> PlannedEncoder:
-        """The plain values of a state whose decisions are made."""
         transform = state.encoder.eval_transforms
         pixels = given.name
         if isinstance(transform, TransformSpec):
@@ -106,7 +102,6 @@ class PlannedEncoder:
         )
 
     def build(self) -> BasePatchEncoder:
-        """Make the encoder again."""
         assert self.recipe is not None
         return self.recipe.build()
 
@@ -119,8 +114,6 @@ class PlannedEncoder:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What is missing, by shards."""
-
     encoders: tuple[PlannedEncoder, ...]
     #: Encoder -> why it cannot be used.
     failures: Mapping[str, str]

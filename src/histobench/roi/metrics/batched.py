@@ -40,12 +40,7 @@ def evaluate_resamples(
 ) -> dict[str, Floats]:
     """Every metric of every resample, [B] each, NaN where undefined; `by_class` adds `recall@0` and the like.
 
-    `counts` [B, n] says how often each image occurs in a resample; the result is that of `evaluate` on the
-    repeated rows, without repeating them. Rows that are NaN throughout were not scored and never count.
-
-    >>> scores = evaluate_resamples([[0.9, 0.1], [0.4, 0.6]], [0, 1], np.array([[1, 1], [2, 0]]))
-    >>> scores["accuracy"].tolist(), scores["auroc"].tolist()
-    ([1.0, 1.0], [1.0, nan])
+    `counts` [B, n] says how often each image occurs in a resample. Rows that are NaN throughout never count.
     """
 
     p = np.asarray(probabilities, dtype=np.float64)
@@ -54,8 +49,9 @@ def evaluate_resamples(
     scored = ~np.all(np.isnan(p), axis=1)
     if not np.all(scored):
         p, truth, guess, counts = p[scored], truth[scored], guess[scored], counts[:, scored]
-    tally = tally_resamples(p, truth, guess, counts, memory=memory, threads=threads)
-    return _scores(tally, by_class=by_class)
+    return _scores(
+        tally_resamples(p, truth, guess, counts, memory=memory, threads=threads), by_class=by_class
+    )
 
 
 def _scores(tally: Tally, *, by_class: bool) -> dict[str, Floats]:
@@ -74,11 +70,7 @@ def evaluate_left_out(
     by_class: bool = False,
     memory: int = MEMORY,
 ) -> dict[str, Floats]:
-    """Every metric with image 0, 1, ... left out, [n] each, at the cost of a sort and not of n resamples.
-
-    >>> evaluate_left_out([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], [0, 1, 1])["accuracy"].tolist()
-    [0.5, 0.5, 1.0]
-    """
+    """Every metric with image 0, 1, ... left out, [n] each, at the cost of a sort and not of n resamples."""
     from histobench.roi.metrics.left_out import tallies_left_out
 
     p = np.asarray(probabilities, dtype=np.float64)
@@ -89,15 +81,11 @@ def evaluate_left_out(
 
 
 def evaluate_episodes(
-    probabilities: ArrayLike | Tensor,
-    labels: ArrayLike | Tensor,
-    *,
-    memory: int = MEMORY,
+    probabilities: ArrayLike | Tensor, labels: ArrayLike | Tensor, *, memory: int = MEMORY
 ) -> dict[str, Floats]:
     """Every metric of every episode, [E] each, NaN where undefined.
 
-    `probabilities` is [E, n, c]; `labels` is [n], or [E, n] where a negative label leaves the image out
-    (so episodes with different numbers of images share one array). Tensors are worked on where they are.
+    `probabilities` is [E, n, c]; `labels` is [n], or [E, n] where a negative label leaves the image out.
     """
     import torch
 
@@ -105,7 +93,7 @@ def evaluate_episodes(
 
     p = torch.as_tensor(probabilities)
     truth = torch.as_tensor(labels, dtype=torch.long, device=p.device).expand(p.shape[:2])
-    return metrics_of(tally_episodes(p, truth, None, memory=memory))
+    return metrics_of(tally_episodes(p, truth, memory=memory))
 
 
 def first_maximum(probabilities: Floats) -> NDArray[np.int64]:
@@ -113,20 +101,16 @@ def first_maximum(probabilities: Floats) -> NDArray[np.int64]:
     return np.argmax(np.nan_to_num(probabilities, nan=-1.0), axis=-1)
 
 
-# Tallies of many resamples of one test set: a bootstrap is a matrix of counts, a tally a product with it.
-
 _CACHE = 2**22  # bytes that one thread works on at a time, so that they stay in the processor's cache
 _LEAST = 8  # resamples at a time: with fewer, following the sparse matrices costs more than the sums
 
 
 @dataclass(frozen=True)
 class _Ranking:
-    """One score column prepared for any weights: where every image stands among the positives' scores.
+    """One score column prepared for any weights; thresholds are the m distinct scores of the positive images.
 
-    The thresholds are the m distinct scores of the positive images. `positives` sums the weights of the
-    positive images at each of them; `others` those of the other images by class and by how many thresholds
-    lie strictly below (m + 1 rows per class); `ties` by class and by the threshold that they equal (m rows
-    per class), or is None where nothing is tied.
+    `positives` sums weights of positive images at each; `others` those of others by class and by how many
+    thresholds lie strictly below; `ties` by class and by the threshold that they equal.
     """
 
     m: int
@@ -137,7 +121,6 @@ class _Ranking:
 
 
 def summing_matrix(row: Ints, column: Ints, shape: tuple[int, int]) -> sparse.csr_matrix:
-    """A matrix that adds up the values of `column` into each `row`."""
     from scipy import sparse
 
     return sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=shape)
@@ -156,15 +139,10 @@ def _prepare(
     ties = None
     if tied.any():
         ties = summing_matrix(rest_group[tied] * m + below[tied], rest_image[tied], (groups * m, n))
-    return _Ranking(
-        m=m,
-        positives=summing_matrix(at, image[positive], (m, n)),
-        others=summing_matrix(
-            rest_group[free] * (m + 1) + below[free], rest_image[free], (groups * (m + 1), n)
-        ),
-        ties=ties,
-        groups=groups,
-    )
+    positives = summing_matrix(at, image[positive], (m, n))
+    place = rest_group[free] * (m + 1) + below[free]
+    others = summing_matrix(place, rest_image[free], (groups * (m + 1), n))
+    return _Ranking(m, positives, others, ties, groups)
 
 
 def _rank(ranking: _Ranking, weights: Floats) -> tuple[Floats, Floats]:
@@ -182,8 +160,7 @@ def _rank(ranking: _Ranking, weights: Floats) -> tuple[Floats, Floats]:
     others_above = np.cumsum(others_at[::-1], axis=0)[::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         precision = above / (above + others_above)
-        total = at.sum(0)
-        average_precision = np.where(at > 0, precision * at, 0.0).sum(0) / total
+        average_precision = np.where(at > 0, precision * at, 0.0).sum(0) / at.sum(0)
     return concordance, average_precision
 
 
@@ -205,8 +182,7 @@ def tally_resamples(
     micro = None
     if c > 2:
         own = labels[:, None] == np.arange(c)
-        zeros = np.zeros(n * c, dtype=np.int64)
-        micro = _prepare(p.ravel(), np.repeat(image, c), zeros, own.ravel(), 1, n)
+        micro = _prepare(p.ravel(), np.repeat(image, c), np.zeros(n * c, dtype=np.int64), own.ravel(), 1, n)
 
     from scipy import sparse
 
@@ -215,8 +191,7 @@ def tally_resamples(
     cells = summing_matrix(labels * c + predicted, image, (c * c, n))
     in_bin = summing_matrix(each.bin, image, (CALIBRATION_BINS, n))
     by_bin = sparse.vstack(
-        [in_bin, in_bin.multiply(each.confidence[None]), in_bin.multiply(each.correct[None])],
-        format="csr",
+        [in_bin, in_bin.multiply(each.confidence[None]), in_bin.multiply(each.correct[None])], format="csr"
     )
 
     def tally(part: slice) -> Tally:
@@ -238,7 +213,6 @@ def tally_resamples(
             log_loss, squared_error = (losses @ w) / total
         if uncovered.any():
             micro_auroc = micro_auprc = log_loss = squared_error = np.full(size, np.nan)
-        calibration = (by_bin @ w).reshape(3, CALIBRATION_BINS, size)
         return Tally(
             np.moveaxis(confusion, 2, 0),
             np.moveaxis(concordance, 2, 0),
@@ -247,13 +221,12 @@ def tally_resamples(
             micro_auprc,
             log_loss,
             squared_error,
-            calibration.T,
+            (by_bin @ w).reshape(3, CALIBRATION_BINS, size).T,
         )
 
     # Per resample and thread: its weights, and the largest [groups, thresholds] table with its copies.
-    largest = max(
-        r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in [*columns, *([micro] if micro else [])]
-    )
+    every = [*columns, *([micro] if micro else [])]
+    largest = max(r.groups * (r.m + 1) * (1 if r.ties is None else 2) for r in every)
     cost = 8 * (n + 2 * largest)
     chunk = max(1, min(memory // threads // cost, max(_LEAST, _CACHE // cost)))
     chunk = min(chunk, max(1, -(-len(counts) // threads)))

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.batched import MEMORY, first_maximum
 from histobench.roi.metrics.formulas import class_metrics_of, metrics_of
 from histobench.roi.metrics.metric_catalogue import metric_of
 from histobench.roi.predictions import Predictions
-
-# One metric's value, or the reason why it has none.
 
 
 @dataclass(frozen=True)
@@ -41,27 +38,20 @@ class Evaluation:
 
     @property
     def values(self) -> dict[str, float | None]:
-        """The plain numbers, `None` where there is none."""
         return {name: score.value for name, score in self.scores.items()}
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each missing metric is missing."""
         return {name: score.reason for name, score in self.scores.items() if score.reason}
 
 
 def evaluate(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    classes: Sequence[str],
-    predicted: ArrayLike | None = None,
+    probabilities: ArrayLike, labels: ArrayLike, *, classes: Sequence[str], predicted: ArrayLike | None = None
 ) -> Evaluation:
     """Every metric of class probabilities [n, c] against labels [n].
 
-    Columns beyond those given, or columns with NaN, are classes that the probabilities do not cover: metrics
-    that need them are null, label metrics are computed. A row that is NaN throughout is an image that was
-    not scored and is left out. `predicted` overrides the first maximum of each row.
+    Columns that are missing, or have NaN, are classes that the probabilities do not cover. A row that is NaN
+    throughout is an image that was not scored. `predicted` overrides the first maximum of each row.
 
     >>> result = evaluate([[0.9, 0.1], [0.2, 0.8]], [0, 0], classes=["benign", "tumour"])
     >>> result.scores["accuracy"].value, result.scores["auroc"].reason
@@ -74,38 +64,30 @@ def evaluate(
     p = np.asarray(probabilities, dtype=np.float64)
     truth = np.asarray(labels, dtype=np.int64)
     c = len(classes)
-    _check(p, truth, c)
     if p.shape[1] < c:
         p = np.concatenate([p, np.full((len(p), c - p.shape[1]), np.nan)], axis=1)
     guess = first_maximum(p) if predicted is None else np.asarray(predicted, dtype=np.int64)
     scored = ~np.all(np.isnan(p), axis=1)
     p, truth, guess = p[scored], truth[scored], guess[scored]
-    notes = (
-        []
-        if scored.all()
-        else [f"{int((~scored).sum())} of {len(scored)} images were not scored and are left out"]
-    )
-
-    tally = tally_episodes(
-        torch.from_numpy(p)[None], torch.from_numpy(truth)[None], torch.from_numpy(guess)[None], memory=MEMORY
-    )
+    missing = int((~scored).sum())
+    notes = (f"{missing} of {len(scored)} images were not scored and are left out",) if missing else ()
+    given, known, said = (torch.from_numpy(values)[None] for values in (p, truth, guess))
+    tally = tally_episodes(given, known, predicted=said, memory=MEMORY)
     reasons = _Reasons(classes, np.bincount(truth, minlength=c), np.any(np.isnan(p), axis=0))
     scores = {name: _score(values[0], reasons.of(name)) for name, values in metrics_of(tally).items()}
     by_class = {name: values[0] for name, values in class_metrics_of(tally).items()}
+    precision, present = by_class["precision"], reasons.support > 0
+    # A present class that is never predicted has precision 0 (scikit-learn's 0/0).
+    by_class["precision"] = np.where(np.isnan(precision) & present, 0.0, precision)
     per_class = {
-        label: {
-            name: _score(_present_zero(name, values[k], reasons.support[k]), reasons.of_class(name, k))
-            for name, values in by_class.items()
-        }
+        label: {name: _score(values[k], reasons.of_class(name, k)) for name, values in by_class.items()}
         | {"support": Score(float(reasons.support[k]))}
         for k, label in enumerate(classes)
     }
-    confusion = tally.confusion[0].astype(int).tolist()
-    return Evaluation(scores, per_class, confusion, len(truth), tuple(notes))
+    return Evaluation(scores, per_class, tally.confusion[0].astype(int).tolist(), len(truth), notes)
 
 
 def evaluate_predictions(predictions: Predictions) -> Evaluation:
-    """Every metric of stored predictions."""
     return evaluate(
         predictions.probabilities,
         predictions.labels,
@@ -114,32 +96,12 @@ def evaluate_predictions(predictions: Predictions) -> Evaluation:
     )
 
 
-def _check(p: NDArray[np.float64], truth: NDArray[np.int64], c: int) -> None:
-    if p.ndim != 2 or len(p) != len(truth):
-        raise HistobenchError(
-            f"probabilities of shape {p.shape} do not fit {len(truth)} labels; expected [n, classes]"
-        )
-    if p.shape[1] > c:
-        raise HistobenchError(f"probabilities have {p.shape[1]} columns but the class map has {c} classes")
-    if len(truth) and not (truth.min() >= 0 and truth.max() < c):
-        raise HistobenchError(
-            f"labels run from {truth.min()} to {truth.max()} but the class map has ids 0 to {c - 1}"
-        )
-
-
-def _present_zero(name: str, value: float, support: int) -> float:
-    # A present class that is never predicted has precision 0 (scikit-learn's 0/0).
-    return 0.0 if name == "precision" and np.isnan(value) and support > 0 else value
-
-
 def _score(value: float, reason: str) -> Score:
     return Score(None, reason) if np.isnan(value) else Score(float(value))
 
 
 @dataclass(frozen=True)
 class _Reasons:
-    """Words for what is missing."""
-
     classes: Sequence[str]
     support: NDArray[np.int64]
     uncovered: NDArray[np.bool_]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from histobench.roi.metrics.formulas import (
     Tally,
     calibration_bin,
 )
-
-# As `rank_rows`, for float32 scores on the CPU: score and label sorted as one integer.
 
 Scores = NDArray[np.float32]
 
@@ -39,9 +36,8 @@ def rank_classes(scores: Scores, labels: Ints) -> tuple[Floats, Floats]:
     is_positive = ranked == np.arange(c, dtype=keys.dtype)[:, None]
     upto = torch.cumsum(torch.from_numpy(is_positive), -1, dtype=torch.int32).numpy()
     rows = np.arange(episodes * c)
-    held = sums_by_slot(
-        codes + np.arange(episodes)[:, None] * n_codes, np.ones(codes.shape), episodes * n_codes
-    )
+    slots = codes + np.arange(episodes)[:, None] * n_codes
+    held = sums_by_slot(slots, np.ones(codes.shape), episodes * n_codes)
     by_class = held.reshape(episodes, n_codes)[:, :c].astype(np.int64)
     sizes = by_class.ravel()
     # Each image is positive in one row: by row, and within it in the order of the scores.
@@ -165,30 +161,14 @@ def _tie_groups(ranked: NDArray[Any], *, besides: int | None) -> tuple[Ints, Int
     end = np.append(follows[np.flatnonzero(new)[1:] - 1], follows[-1])
     size = end - start + 1
     first, last = np.repeat(start, size), np.repeat(end, size)
-    members = np.arange(len(first)) - np.repeat(np.cumsum(size) - size, size) + first
-    return members, first, last
-
-
-# Concordance and average precision of many score rows, from one sort per row.
+    return (np.arange(len(first)) - np.repeat(np.cumsum(size) - size, size) + first), first, last
 
 
 def ascending_order(scores: Tensor) -> Tensor:
     """Indices that sort the last axis. On the CPU NumPy's vectorised sort is several times torch's."""
     if scores.device.type != "cpu":
         return torch.argsort(scores, dim=-1)
-    rows = scores.reshape(-1, scores.shape[-1]).numpy()
-    order = np.empty(rows.shape, dtype=np.int64)
-
-    def sort(part: slice) -> None:
-        order[part] = np.argsort(rows[part], axis=-1)
-
-    workers = min(torch.get_num_threads(), len(rows))
-    if workers <= 1 or rows.size < 20_000:
-        sort(slice(None))
-    else:
-        edges = np.linspace(0, len(rows), workers + 1).astype(int)
-        spread(sort, [slice(a, b) for a, b in pairwise(edges)])
-    return torch.from_numpy(order).reshape(scores.shape)
+    return torch.from_numpy(np.argsort(scores.numpy(), axis=-1))
 
 
 def rank_rows(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
@@ -224,58 +204,49 @@ def rank_rows(scores: Tensor, labels: Tensor, positive: Tensor, n_classes: int) 
 
 
 def _ends_of_ties(same: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """First and last place of the group of equal scores that each place belongs to."""
     edge = torch.zeros_like(same[..., :1])
     starts = torch.where(torch.cat([edge, same], -1), 0, place)
     ends = torch.where(torch.cat([same, edge], -1), len(place) - 1, place)
-    first = starts.cummax(-1).values
-    last = ends.flip(-1).cummin(-1).values.flip(-1)
-    return first, last
+    return starts.cummax(-1).values, ends.flip(-1).cummin(-1).values.flip(-1)
 
 
 _SCORES_AT_ONCE = 150_000  # that one thread ranks: few, long operations that stay in the cache
 _WORKING_BYTES_PER_SCORE = 120  # what the ranking holds at once for each entry of [E, n, c]
 
 
-def tally_episodes(probabilities: Tensor, labels: Tensor, predicted: Tensor | None, *, memory: int) -> Tally:
-    """Tally of probabilities [E, n, c] against labels [E, n]; images with a negative label do not count."""
+def tally_episodes(
+    probabilities: Tensor, labels: Tensor, *, memory: int, predicted: Tensor | None = None
+) -> Tally:
+    """Tally of probabilities [E, n, c] against labels [E, n]; images with a negative label do not count.
+
+    `predicted` overrides the first maximum of probabilities in double precision.
+    """
     episodes, n, c = probabilities.shape
     if n == 0:
         # One image that does not count keeps every axis non-empty; all metrics come out as NaN.
-        nothing = labels.new_full((episodes, 1), -1)
-        return _tally_chunk(probabilities.new_zeros(episodes, 1, c), nothing, None)
+        return _tally_chunk(probabilities.new_zeros(episodes, 1, c), labels.new_full((episodes, 1), -1), None)
     if probabilities.device.type == "cpu" and probabilities.dtype == torch.float32:
         p, truth = probabilities.transpose(1, 2).contiguous().numpy(), labels.numpy()
-        guess = None if predicted is None else predicted.numpy()
         # A NaN is greater than any number for `min` and `max` alike.
         if not np.isnan(p.min()):
             step = max(1, _SCORES_AT_ONCE // (n * c))
             blocks = [slice(k, k + step) for k in range(0, episodes, step)]
-            return Tally.joined(
-                spread(
-                    lambda some: _tally_block(p[some], truth[some], None if guess is None else guess[some]),
-                    blocks,
-                )
-            )
+            return Tally.joined(spread(lambda some: _tally_block(p[some], truth[some]), blocks))
     chunk = max(1, memory // max(1, n * c * _WORKING_BYTES_PER_SCORE))
-    parts = [
-        _tally_chunk(
-            probabilities[k : k + chunk],
-            labels[k : k + chunk],
-            None if predicted is None else predicted[k : k + chunk],
-        )
-        for k in range(0, episodes, chunk)
-    ]
-    return Tally.joined(parts)
+    return Tally.joined(
+        [
+            _tally_chunk(probabilities[some], labels[some], None if predicted is None else predicted[some])
+            for some in [slice(k, k + chunk) for k in range(0, episodes, chunk)]
+        ]
+    )
 
 
-def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -> Tally:
+def _tally_block(p: Scores, labels: Ints) -> Tally:
     """Tally of a few evaluations, scores [E, c, n] without NaN: what fits into a processor's cache."""
     episodes, c, n = p.shape
     valid = labels >= 0
     everyone = bool(valid.all())
-    confidence, top = (found.numpy() for found in torch.from_numpy(p).max(1))
-    guess = top if predicted is None else predicted
+    confidence, guess = (found.numpy() for found in torch.from_numpy(p).max(1))
     label = labels if everyone else labels.clip(0)
     episode = np.arange(episodes)[:, None]
 
@@ -288,7 +259,7 @@ def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -
         return [sums_by_slot(where, w, whole).reshape(episodes, size + 1)[:, :size] for w in weights]
 
     ones = np.ones((episodes, n))
-    confusion = by_slot(label * c + guess.clip(0), c * c, ones)[0].reshape(episodes, c, c)
+    confusion = by_slot(label * c + guess, c * c, ones)[0].reshape(episodes, c, c)
     concordance, average_precision = rank_classes(p, labels)
     nothing = np.full(episodes, np.nan)
     micro_auroc, micro_auprc = (nothing, nothing) if c == 2 else rank_together(p, labels)
@@ -300,24 +271,12 @@ def _tally_block(p: NDArray[np.float32], labels: Ints, predicted: Ints | None) -
     with np.errstate(invalid="ignore"):
         log_loss = -np.where(valid, log_own, 0).sum(1) / count
         squared_error = np.where(valid, error, 0).sum(1) / count
-    named = guess
-    if predicted is not None:
-        # A rule may predict another label than the most probable: the confidence is that of the latter.
-        p_guess = np.take_along_axis(p, guess.clip(0)[:, None], 1)[:, 0]
-        named = np.where(p_guess == confidence, guess, top)
     sure = confidence.astype(np.float64)
-    bins = calibration_bin(sure)
-    calibration = by_slot(bins, CALIBRATION_BINS, ones, sure, (named == labels).astype(np.float64))
-    return Tally(
-        confusion,
-        concordance,
-        average_precision,
-        micro_auroc,
-        micro_auprc,
-        log_loss,
-        squared_error,
-        np.stack(calibration, -1),
-    )
+    right = (guess == labels).astype(np.float64)
+    calibration = by_slot(calibration_bin(sure), CALIBRATION_BINS, ones, sure, right)
+    micro = micro_auroc, micro_auprc
+    bins = np.stack(calibration, -1)
+    return Tally(confusion, concordance, average_precision, *micro, log_loss, squared_error, bins)
 
 
 def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None) -> Tally:
@@ -353,8 +312,7 @@ def _tally_chunk(probabilities: Tensor, labels: Tensor, predicted: Tensor | None
     own = p.gather(1, label[:, None])[:, 0].double()
     log_own = own.clamp(SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY).log_()
     log_loss = torch.where(valid, -log_own, 0.0).sum(1) / n_valid + any_gap
-    squares = _sum_of_squares(p)
-    squared_error = torch.where(valid, squares - 2 * own + 1, 0.0).sum(1) / n_valid + any_gap
+    squared_error = torch.where(valid, _sum_of_squares(p) - 2 * own + 1, 0.0).sum(1) / n_valid + any_gap
 
     # A rule may predict another label than the most probable: the confidence is that of the latter.
     named = torch.where(p.gather(1, guess.clamp(min=0)[:, None])[:, 0] == confidence, guess, top)
@@ -387,12 +345,10 @@ def _sum_of_squares(p: Tensor) -> Tensor:
 
 
 def _histogram(slot: Tensor, weight: Tensor, size: int) -> Tensor:
-    counts = torch.zeros(len(slot), size, dtype=torch.float64, device=slot.device)
-    return counts.scatter_add_(1, slot, weight)
+    return torch.zeros(len(slot), size, dtype=torch.float64, device=slot.device).scatter_add_(1, slot, weight)
 
 
 def _micro(scores: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
-    """AUROC and AUPRC [2, E] of all score columns ranked together."""
     own = (labels[:, None] == classes[:, None]).long()
     flags = torch.where(labels[:, None] >= 0, own, -1).flatten(1)[:, None]
     one = torch.ones(1, dtype=torch.long, device=scores.device)

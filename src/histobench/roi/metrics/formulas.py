@@ -1,17 +1,12 @@
-"""Metrics as functions of a `Tally` of counts; conventions for absent classes are decided here.
+"""Metrics as functions of a `Tally` of counts; conventions for absent classes are here.
 
-* With exactly two classes the binary convention holds: every AUROC and AUPRC is that of class 1.
-* `balanced_accuracy`: mean recall over the classes present in the test set (as scikit-learn).
-* macro precision, recall, F1: mean over the classes that occur among labels or predictions, 0 for 0/0
-  (as scikit-learn); weighted: by the number of test images.
-* `macro_auroc_ovr`, `macro_auprc`: undefined when a class is absent from the test set, because the class's
-  own area is. The weighted forms give an absent class the weight 0 (as scikit-learn), and the one-vs-one
-  forms are means over the pairs of present classes (as scikit-learn).
-* kappas use the distances between class ids, absent classes included; 0/0 is undefined. MCC is 0 for 0/0.
-* `brier`: mean over images of the sum over classes of squared errors (0 to 2); with two classes half of it,
-  the usual binary score (0 to 1). `ece`, `mce`: the highest probability against whether *its* label is right
-  (also where a rule predicts another label, as retrieval's first hit), 15 bins of equal width, closed at
-  the right (a confidence on an edge belongs to the bin below it), as in Guo et al. (2017).
+* With exactly two classes every AUROC and AUPRC is that of class 1, and `brier` is halved (0 to 1).
+* Means over classes: of recall over the classes of the test set; of precision and F1 over those that occur
+  among labels or predictions, 0 for 0/0. `macro_auroc_ovr`, `macro_auprc`: undefined when a class is absent;
+  weighted forms give it the weight 0; one-vs-one forms are means over the pairs of present classes.
+* Kappas use the distances between class ids, absent classes included; 0/0 is undefined. MCC is 0 for 0/0.
+* `ece`, `mce`: the highest probability against whether *its* label is right (also where a rule predicts
+  another label), 15 bins of equal width, closed at the right (Guo et al. 2017).
 """
 
 from __future__ import annotations
@@ -23,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from histobench.roi.metrics.metric_catalogue import METRICS
-
-# The counts from which every metric follows, for many evaluations (episodes or resamples) at once.
 
 CALIBRATION_BINS = 15
 #: scikit-learn's floor: a probability of zero costs -log(eps), about 36, and not infinity.
@@ -54,16 +47,11 @@ class Tally:
 
     @classmethod
     def joined(cls, parts: Sequence[Tally]) -> Tally:
-        """The evaluations of all parts, one after the other."""
         return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
 
 def calibration_bin(confidence: Floats) -> Ints:
-    """The bin of each top-label confidence: 15 of equal width, closed at the right (Guo et al. 2017).
-
-    Vote fractions such as 12/20 lie exactly on an edge; the small shift keeps them on the same side of it
-    whatever the rounding of the division was.
-    """
+    # Vote fractions lie exactly on an edge; the small shift keeps them on one side whatever their rounding.
     bins = np.ceil(confidence * CALIBRATION_BINS - 1e-9).astype(np.int64) - 1
     return np.clip(bins, 0, CALIBRATION_BINS - 1)
 
@@ -96,7 +84,6 @@ class PerImage:
 
 
 def metrics_of(tally: Tally) -> dict[str, Floats]:
-    """Every metric of every evaluation, [B] each; NaN where it is undefined."""
     scores = label_metrics_of(tally.confusion)
     with np.errstate(divide="ignore", invalid="ignore"):
         scores |= _ranking_metrics(tally)
@@ -151,18 +138,14 @@ def _label_metrics(confusion: Floats, wanted: Collection[str] | None) -> dict[st
     n = support.sum(1)
     scores = {"accuracy": hits.sum(1) / n}
     if needs("balanced_accuracy"):
-        recall = _zero_for_nothing(hits / support)
-        scores["balanced_accuracy"] = recall.sum(1) / (support > 0).sum(1)
-    ratios = {
-        "precision": (hits, predicted),
-        "recall": (hits, support),
-        "f1": (2 * hits, support + predicted),
-    }
+        scores["balanced_accuracy"] = _zero_for_nothing(hits / support).sum(1) / (support > 0).sum(1)
+    both = support + predicted
+    ratios = {"precision": (hits, predicted), "recall": (hits, support), "f1": (2 * hits, both)}
     for name, (over, among) in ratios.items():
         if not needs(f"macro_{name}", f"weighted_{name}", f"micro_{name}"):
             continue
         values = _zero_for_nothing(over / among)
-        seen = (support + predicted) > 0
+        seen = both > 0
         scores[f"macro_{name}"] = (values * seen).sum(1) / seen.sum(1)
         scores[f"weighted_{name}"] = (values * support).sum(1) / n
         # Every image has one label and one prediction, so the micro average is the accuracy.
@@ -177,35 +160,25 @@ def _label_metrics(confusion: Floats, wanted: Collection[str] | None) -> dict[st
     if needs("mcc"):
         covariance = hits.sum(1) * n - (support * predicted).sum(1)
         spread = (n**2 - (support**2).sum(1)) * (n**2 - (predicted**2).sum(1))
-        mcc = np.where(spread > 0, covariance / np.sqrt(spread), 0.0)
-        scores["mcc"] = np.where(n > 0, mcc, np.nan)
+        scores["mcc"] = np.where(n > 0, np.where(spread > 0, covariance / np.sqrt(spread), 0.0), np.nan)
     return scores
 
 
 def _class_auroc(tally: Tally) -> Floats:
     support = tally.confusion.sum(2)
     others = support.sum(1, keepdims=True) - support
-    c = support.shape[1]
-    off_diagonal = 1.0 - np.eye(c)
+    off_diagonal = 1.0 - np.eye(support.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return (tally.concordance * off_diagonal).sum(2) / (support * others)
 
 
 def _ranking_metrics(tally: Tally) -> dict[str, Floats]:
     support = tally.confusion.sum(2)
-    n = support.sum(1)
-    c = support.shape[1]
-    auroc = _class_auroc(tally)
-    auprc = tally.average_precision
+    n, c = support.sum(1), support.shape[1]
+    auroc, auprc = _class_auroc(tally), tally.average_precision
     if c == 2:
-        names = (
-            "macro_auroc_ovr",
-            "weighted_auroc_ovr",
-            "micro_auroc_ovr",
-            "macro_auroc_ovo",
-            "weighted_auroc_ovo",
-        )
-        scores = dict.fromkeys(names, auroc[:, 1])
+        areas = ("macro_auroc_ovr", "weighted_auroc_ovr", "micro_auroc_ovr", "macro_auroc_ovo")
+        scores = dict.fromkeys((*areas, "weighted_auroc_ovo"), auroc[:, 1])
         return scores | {f"{kind}_auprc": auprc[:, 1] for kind in ("macro", "weighted", "micro")}
     present = support > 0
     first, second = np.triu_indices(c, 1)
@@ -230,11 +203,9 @@ def _calibration_metrics(tally: Tally) -> dict[str, Floats]:
     images, confidence, correct = np.moveaxis(tally.calibration, 2, 0)
     n = images.sum(1)
     gap = np.abs(confidence - correct)
-    worst = np.where(images > 0, gap / images, 0.0).max(1)
-    c = tally.confusion.shape[1]
     return {
         "log_loss": tally.log_loss,
-        "brier": tally.squared_error / 2 if c == 2 else tally.squared_error,
+        "brier": tally.squared_error / 2 if tally.confusion.shape[1] == 2 else tally.squared_error,
         "ece": gap.sum(1) / n,
-        "mce": np.where(n > 0, worst, np.nan),
+        "mce": np.where(n > 0, np.where(images > 0, gap / images, 0.0).max(1), np.nan),
     }

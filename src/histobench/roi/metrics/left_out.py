@@ -1,9 +1,7 @@
 """Tallies with one test image left out at a time, in closed form: no resample is ever built.
 
-Leaving image i out takes one from a cell of the confusion matrix, takes from the concordances the pairs that
-the image is part of (its placement values), takes its loss from a sum, and lowers the precision at every
-threshold below the image by one positive or one other. All of these are looked up in sums over the sorted
-scores, so n images cost about as much as one sort of each score column.
+What an image adds to each count is looked up in sums over the sorted scores, so n images cost about as much
+as one sort of each score column.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ def tallies_left_out(probabilities: Floats, labels: Ints, predicted: Ints, *, me
 
 
 def _placements(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
-    """How each image fares against the images of every class, ties one half, from probabilities without NaN.
+    """How each image fares against the images of every class, ties one half.
 
     [n, c] images of class b that lie below image i in the score column of i's own class, and
     [n, c] images of class a that lie above image i in score column a (0 for its own class).
@@ -129,7 +127,6 @@ def _pairs_within(scores: Floats, positive: NDArray[np.bool_], group_of: Ints) -
 
 
 def _sums_of_groups(values: Floats, group_of: Ints, n_groups: int) -> Floats:
-    """The sum of each column [n, c] over each group, [groups, c]."""
     return np.stack([np.bincount(group_of, column, minlength=n_groups) for column in values.T], axis=1)
 
 
@@ -171,8 +168,7 @@ def _thresholds(scores: Floats, positive: NDArray[np.bool_]) -> tuple[Floats, In
     at = np.bincount(inverse, minlength=len(negated)).astype(np.float64)
     taken = np.searchsorted(negated, -scores, side="left")
     reached = taken[~positive & (taken < len(negated))]
-    other = np.bincount(reached, minlength=len(negated)).astype(np.float64)
-    return at, taken, other
+    return at, taken, np.bincount(reached, minlength=len(negated)).astype(np.float64)
 
 
 def _micro(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
@@ -222,12 +218,7 @@ def _micro(p: Floats, labels: Ints) -> tuple[Floats, Floats]:
 
 
 def twice_outranked(values: Floats, is_positive: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each value of a column [n, c] twice the number of the other side below it; equal ones count half.
-
-    >>> values = np.array([[0.1], [0.4], [0.4], [0.8]])
-    >>> twice_outranked(values, np.array([[False], [False], [True], [True]])).T
-    array([[0, 1, 3, 4]])
-    """
+    """For each value [n, c] twice the number of the other side below it; equal ones count half."""
     order = np.argsort(values, axis=0)
     begins, ends = tied_places(np.take_along_axis(values, order, axis=0))
     positive = np.take_along_axis(is_positive, order, axis=0)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from histobench.roi.data.targets import BACKGROUND
 from histobench.roi.metrics.classification import Score
 from histobench.roi.predictions import TargetPredictions
+from histobench.roi.task_catalogue import BACKGROUND
 
 Floats = NDArray[np.float64]
 Evaluate = Callable[[NDArray[np.int32]], Mapping[str, Floats]]
@@ -108,10 +108,9 @@ def _one_regression(predictions: TargetPredictions, column: int) -> Evaluate:
         n, sy, sp, yy, pp, yp, squared, absolute = (counts.astype(np.float64) @ parts).T
         with np.errstate(divide="ignore", invalid="ignore"):
             around = _positive(yy - sy * sy / n, yy)
-            spread = _positive(pp - sp * sp / n, pp)
             return {
                 "r2": 1 - squared / around,
-                "pearson": (yp - sy * sp / n) / np.sqrt(around * spread),
+                "pearson": (yp - sy * sp / n) / np.sqrt(around * _positive(pp - sp * sp / n, pp)),
                 "spearman": np.array([_rank_correlation(first, second, row) for row in counts.astype(float)]),
                 "mae": absolute / n,
             }
@@ -126,19 +125,14 @@ def _positive(variance: Floats, size: Floats) -> Floats:
 
 def _rank_correlation(first: NDArray[np.intp], second: NDArray[np.intp], counts: Floats) -> float:
     """Spearman's correlation of two columns, given by the places of their values, counted so often."""
-    total = counts.sum()
-    ranks = [_middle_ranks(codes, counts) - (total + 1) / 2 for codes in (first, second)]
+    ranks = []
+    for codes in (first, second):  # equal values share the middle of their ranks
+        sizes = np.bincount(codes, weights=counts)
+        ranks.append((np.cumsum(sizes) - (sizes - 1) / 2)[codes] - (counts.sum() + 1) / 2)
     spreads = [float(counts @ (rank * rank)) for rank in ranks]
     if min(spreads) <= 0:
         return float("nan")
     return float(counts @ (ranks[0] * ranks[1])) / float(np.sqrt(spreads[0] * spreads[1]))
-
-
-def _middle_ranks(codes: NDArray[np.intp], counts: Floats) -> Floats:
-    """The rank of every row; equal values share the middle of their ranks."""
-    sizes = np.bincount(codes, weights=counts)
-    ranks: Floats = (np.cumsum(sizes) - (sizes - 1) / 2)[codes]
-    return ranks
 
 
 def _survival(predictions: TargetPredictions) -> Evaluate:
@@ -192,7 +186,6 @@ def _multilabel(predictions: TargetPredictions) -> Evaluate:
 
 
 def _ordinal(predictions: TargetPredictions) -> Evaluate:
-    """Of the most probable level: levels are counted by their place, 0, 1, 2, ..."""
     levels = np.array([float(name) for name in predictions.predicted_columns])
     c = len(levels)
     truth, said = np.searchsorted(levels, predictions.truth[:, 0]), predictions.predicted.argmax(axis=1)
@@ -215,24 +208,20 @@ def _ordinal(predictions: TargetPredictions) -> Evaluate:
 
 
 def image_dice(both: Floats, predicted: Floats, true: Floats, *, iou: bool = False) -> Floats:
-    """Dice (or IoU) of every image and class from pixels [n, classes]; NaN where a class is in neither."""
     total = predicted + true
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(total > 0, both / (total - both) if iou else 2 * both / total, np.nan)
 
 
 def mean_of_images(values: Floats) -> Floats:
-    """The mean over classes [n] of values [n, classes], those that are NaN left out; NaN without any."""
     return defined_mean(values.T)
 
 
 def foreground(classes: Sequence[str]) -> NDArray[np.bool_]:
-    """Which classes are not background."""
     return np.array([name.lower() != BACKGROUND for name in classes])
 
 
 def _mask(predictions: TargetPredictions) -> Evaluate:
-    """Dice and IoU of images and of all pixels; the same of the references, and of every class."""
     true = predictions.truth
     n, c = true.shape
     every = predictions.predicted.reshape(n, -1, 2, c)  # of the encoder and each reference: both, predicted
@@ -338,8 +327,7 @@ def log_rank_p(time: Floats, event: NDArray[np.bool_], second: NDArray[np.bool_]
     at_risk, at_risk_second = here.sum(axis=1), (here & second).sum(axis=1)
     died, died_second = now.sum(axis=1), (now & second).sum(axis=1)
     share = at_risk_second / at_risk
-    several = np.maximum(at_risk - 1, 1)
-    variance = (died * share * (1 - share) * (at_risk - died) / several).sum()
+    variance = (died * share * (1 - share) * (at_risk - died) / np.maximum(at_risk - 1, 1)).sum()
     if not variance > 0:
         return float("nan")
     apart = died_second.sum() - (died * share).sum()

@@ -20,8 +20,6 @@ METRIC = "balanced_accuracy"
 
 @dataclass(frozen=True)
 class EncoderFailure:
-    """A job that could not be done, and why."""
-
     job: str
     reason: str
 
@@ -43,11 +41,7 @@ class PlanOutcome:
 
     @property
     def has_results(self) -> bool:
-        """Whether there is anything to compare."""
         return self.evaluated + self.unchanged > 0
-
-
-# Encoders x tasks: everything that was asked for on one dataset in one table.
 
 
 @dataclass(frozen=True)
@@ -97,11 +91,8 @@ def metric_words(metrics: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The tables of what was asked for, and how many values of the same folder are in none of them."""
-
+class TablesShown:
     overviews: tuple[Overview, ...]
-    hidden: int
     answer: str = ""  # which encoders may be the best, by the main task
 
 

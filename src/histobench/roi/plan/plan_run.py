@@ -8,7 +8,7 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_json
-from histobench.roi.data.check import structure_findings
+from histobench.roi.data.check import Finding, structure_findings
 from histobench.roi.data.class_map import one_label_each
 from histobench.roi.data.prompts import read_prompts
 from histobench.roi.data.readers import is_results
@@ -17,12 +17,11 @@ from histobench.roi.data.sites import GROUP_LABEL
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.data.split import check_learnt, split_words
 from histobench.roi.encoders.own_name import check_labels, is_computed, label_of
-from histobench.roi.encoders.registry import EncoderRecipe, check_distinct_weights, require_encoders
+from histobench.roi.encoders.registry import check_distinct_weights, require_encoders
 from histobench.roi.options import DatasetEntry, Plan
-from histobench.roi.plan.dataset_notes import write_dataset_notes
+from histobench.roi.plan.notes import LEAST_IMAGES, Speed, write_dataset_notes, write_speeds
 from histobench.roi.plan.plan_outcome import EncoderFailure, PlanOutcome
-from histobench.roi.plan.planner import plan_values, tasks_for, units_of
-from histobench.roi.plan.speeds import LEAST_IMAGES, Speed, write_speeds
+from histobench.roi.plan.planner import plan_values, recipe_of, tasks_for, units_of
 from histobench.roi.task_catalogue import (
     CLASS,
     DEFAULT_TASKS,
@@ -70,25 +69,20 @@ def _checked(plan: Plan, entry: DatasetEntry) -> RoiDataset:
         )
     check_learnt(dataset)
     if len(dataset.classes) == 1 and plan.target == CLASS and set(tasks) != {ROBUSTNESS}:
-        raise HistobenchError(
-            f"{entry.name}: all images are of one class ({dataset.classes[0]}); two are needed"
-        )
-    found = [finding for finding in structure_findings(dataset) if finding.kind in _TOLD]
-    if found:
-        found.sort(key=lambda finding: finding.level)  # errors first
-        if (
-            found[0].kind == "group in two splits"
-            and found[0].level == "error"
-            and not (untrained or over_splits)
-        ):
+        only = dataset.classes[0]
+        raise HistobenchError(f"{entry.name}: all images are of one class ({only}); two are needed")
+    found: dict[str, list[Finding]] = {}
+    for finding in sorted(structure_findings(dataset), key=lambda finding: finding.level):  # errors first
+        if finding.kind in _TOLD:
+            found.setdefault(finding.kind, []).append(finding)
+    for kind, (first, *others) in found.items():
+        if kind == "group in two splits" and first.level == "error" and not (untrained or over_splits):
             raise HistobenchError(
-                f"{entry.name}: {found[0].message}; keep a patient or slide in one split "
+                f"{entry.name}: {first.message}; keep a patient or slide in one split "
                 "(`histobench data check` lists all)"
             )
-        for kind in dict.fromkeys(finding.kind for finding in found):  # one line each
-            alike = [finding for finding in found if finding.kind == kind]
-            more = f" (and {len(alike) - 1} more: `histobench data check`)" if len(alike) > 1 else ""
-            log.warning("%s: %s%s", entry.name, alike[0].message, more)
+        more = f" (and {len(others)} more: `histobench data check`)" if others else ""
+        log.warning("%s: %s%s", entry.name, first.message, more)
     return dataset
 
 
@@ -151,26 +145,20 @@ def run_plan(
         return PlanOutcome(plan.results, folder, finished=False)
     note_speeds(folder, plan.results)
     outcome = outcome_of(folder, plan.results)
-    divided = {
-        entry.name: split_words(loaded[entry.name]) for entry in plan.datasets if entry.split and loaded
-    }
-    outcome.splits += [f"{name}: {words}" for name, words in divided.items() if words]
     for entry in plan.datasets if loaded else ():
+        if entry.split and (words := split_words(loaded[entry.name])):
+            outcome.splits.append(f"{entry.name}: {words}")
         note = next(iter(loaded[entry.name].notes), "")
         # What was taken for the patient without being asked for, and is not called "group".
-        if ("(groups) from" in note and entry.group_column is None and not note.endswith("from 'group'")) or (
-            "patient/" in note
-        ):
+        found = entry.group_column is None and "(groups) from" in note and not note.endswith("from 'group'")
+        if found or "patient/" in note:
             outcome.splits.append(note)
     return outcome
 
 
 def unresolved_encoders(plan: Plan, *, download: bool = True) -> dict[str, str]:
     """Why each encoder of a plan cannot be made; empty texts for those that can."""
-    return {
-        name: EncoderRecipe(name, plan.size, plan.weights, plan.allow_revision).unresolved(download=download)
-        for name in plan.encoders
-    }
+    return {name: recipe_of(plan, name).unresolved(download=download) for name in plan.encoders}
 
 
 def check_prompts(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
@@ -187,20 +175,16 @@ def check_patients(plan: Plan, datasets: Mapping[str, RoiDataset]) -> None:
         return
     for name, dataset in datasets.items():
         for images in dataset.splits.values():
-            record = [
-                dict(image.sites).get(GROUP_LABEL, "") or dataset.classes[image.label] for image in images
-            ]
-            classes = sorted(set(record))
-            place = {label: number for number, label in enumerate(classes)}
+            texts = [dict(image.sites).get(GROUP_LABEL) or dataset.classes[image.label] for image in images]
+            classes = sorted(set(texts))
+            owners = [image.group or f"image {number}" for number, image in enumerate(images)]
             try:
-                owners = [image.group or f"image {number}" for number, image in enumerate(images)]
-                one_label_each(owners, [place[label] for label in record], classes)
+                one_label_each(owners, list(map(classes.index, texts)), classes)
             except HistobenchError as error:
                 raise HistobenchError(f"{name}: {error}, or leave out the task {PATIENT}") from error
 
 
 def outcome_of(folder: RoiRun, results: Path) -> PlanOutcome:
-    """What a run has done, from the outputs of its units."""
     folder.refresh()
     outcome = PlanOutcome(results, folder)
     outputs = (folder.output(unit.id) or {} for unit in folder.units())
@@ -245,7 +229,6 @@ def note_speeds(folder: RoiRun, results: Path) -> None:
 
 
 def _add(failures: list[EncoderFailure], failure: EncoderFailure) -> None:
-    """The tasks of one evaluation may fail for one reason, which is reported once."""
     if failure not in failures:
         failures.append(failure)
 
@@ -254,8 +237,7 @@ def _last_run(plan: Plan, values: dict[str, object]) -> RoiRun:
     folder = RoiRun.latest(plan.results)
     if folder is None:
         raise HistobenchError(f"there is no run in {plan.results} to continue; leave out `retry_failed`")
-    differing = differences(values, folder.plan)
-    if differing:
+    if differing := differences(values, folder.plan):
         raise HistobenchError(
             f"the last run in {plan.results} was of another plan ({', '.join(differing)} differ): leave out "
             "`retry_failed`; finished work is not repeated"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from histobench.core.devices import device_name
 from histobench.core.errors import HistobenchError
 from histobench.core.text import check_plain_name
 from histobench.roi.data.image import open_rgb
@@ -16,12 +18,12 @@ from histobench.roi.data.sites import FOLDS, is_place
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.own_name import combined_parts, is_computed, label_of
-from histobench.roi.options import GIVEN, DatasetEntry, Options, Plan
+from histobench.roi.encoders.registry import EncoderRecipe, get_spec
+from histobench.roi.options import GIVEN_FOLDS, DatasetEntry, Options, Plan, Scheme
+from histobench.roi.plan.notes import read_speeds
 from histobench.roi.task_catalogue import DEFAULT_TASKS, FINE_TUNE, ON_IMAGES, UNTRAINED, canonical_task
 from histobench.roi.units.roi_run import EVALUATED, REPORT
 from histobench.work.run_folder import Unit
-
-# A plan broken into jobs, with an estimate of what they cost.
 
 #: Floating-point operations per second of a typical device, for the estimate of a dry run.
 TYPICAL_FLOPS = {"cuda": 120e12, "cpu": 0.08e12, "mps": 4e12}
@@ -30,8 +32,6 @@ BYTES_PER_VALUE = 4
 
 @dataclass(frozen=True)
 class ExtractionEstimate:
-    """One encoder over one dataset."""
-
     dataset: DatasetEntry
     encoder: str
     images: int
@@ -42,18 +42,20 @@ class ExtractionEstimate:
 def results_folder(plan: Plan, dataset: str, encoder: str, preset: str) -> Path:
     """Where the results of one combination go.
 
-    >>> from histobench.roi.options import Plan
     >>> results_folder(Plan((), (), Path("r")), "crc", "virchow2@cls", "uni").as_posix()
     'r/crc/virchow2@cls/uni'
     """
+    return encoder_folder(plan.results / dataset, encoder) / preset
+
+
+def encoder_folder(folder: Path, encoder: str) -> Path:
     safe = label_of(encoder).replace("/", "_").replace("\\", "_").replace(":", "_")
-    return plan.results / dataset / check_plain_name(safe, what="encoder") / preset
+    return folder / check_plain_name(safe, what="encoder")
 
 
 def features_folder(plan: Plan, entry: DatasetEntry) -> Path:
     """Where the feature files of a dataset go; each division by another seed has files of its own.
 
-    >>> from histobench.roi.options import DatasetEntry, Options, Plan
     >>> divided = DatasetEntry("d", Path("d"), split="0.8/0.2")
     >>> features_folder(Plan((divided,), (), Path("r"), seed=3), divided).as_posix()
     'r/features/seed-3'
@@ -67,42 +69,30 @@ def extraction_estimates(
 ) -> list[ExtractionEstimate]:
     """Every extraction of the plan, in order, with what it would cost on a typical device of this kind."""
     specs = {encoder: _spec_of(encoder, plan.size) for encoder in filter(is_computed, plan.encoders)}
-    return [
-        _job(entry, encoder, specs[encoder], sum(map(len, datasets[entry.name].splits.values())), device)
-        for entry in plan.datasets
-        for encoder in specs
-    ]
+    speed = TYPICAL_FLOPS.get(device.split(":")[0], TYPICAL_FLOPS["cpu"])
+    found = []
+    for entry in plan.datasets:
+        images = sum(map(len, datasets[entry.name].splits.values()))
+        for encoder, known in specs.items():
+            seconds = megabytes = None
+            if known is not None:
+                spec, sized = known
+                megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
+                if spec.cost is not None and spec.cost.gflops:
+                    # Known at the own size of the encoder; it grows at least with the number of pixels.
+                    gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
+                    seconds = images * gigaflops * 1e9 / speed
+            found.append(ExtractionEstimate(entry, encoder, images, seconds, megabytes))
+    return found
 
 
 def _spec_of(encoder: str, size: int | None) -> tuple[EncoderSpec, EncoderSpec] | None:
-    """The zoo entry at its own size and at that of the plan; None for the user's own encoder."""
-    from histobench.roi.encoders.registry import get_spec
-
+    """The entry of the zoo at its own size and at that of the plan, if there is one."""
     try:
         spec = get_spec(encoder)
         return spec, spec.with_size(size)
     except HistobenchError:
         return None
-
-
-def _job(
-    entry: DatasetEntry,
-    encoder: str,
-    specs: tuple[EncoderSpec, EncoderSpec] | None,
-    images: int,
-    device: str,
-) -> ExtractionEstimate:
-    if specs is None:  # nothing is known before it is built
-        return ExtractionEstimate(entry, encoder, images, None, None)
-    spec, sized = specs
-    megabytes = images * spec.dim * BYTES_PER_VALUE / 1e6
-    if spec.cost is None or not spec.cost.gflops:
-        return ExtractionEstimate(entry, encoder, images, None, megabytes)
-    # The cost is known at the encoder's own size and grows at least with the number of pixels.
-    gigaflops = spec.cost.gflops * (sized.transform.crop / spec.transform.crop) ** 2
-    speed = TYPICAL_FLOPS.get(device.split(":")[0], TYPICAL_FLOPS["cpu"])
-    seconds = images * gigaflops * 1e9 / speed
-    return ExtractionEstimate(entry, encoder, images, seconds, megabytes)
 
 
 #: Seconds on two cores (2026-11): loading libraries; building one network; one task of one encoder, to which
@@ -152,33 +142,24 @@ def _tiles_per_image(dataset: RoiDataset, job: ExtractionEstimate, plan: Plan) -
 
 def with_measured(plan: Plan, jobs: Sequence[ExtractionEstimate], device: str) -> list[ExtractionEstimate]:
     """Fill in what was measured in the results folder before, or is measured now where nothing is known."""
-    from histobench.core.devices import device_name
-    from histobench.roi.encoders.registry import EncoderRecipe
     from histobench.roi.features.inference.device_runner import seconds_per_image
-    from histobench.roi.plan.speeds import read_speeds
 
-    name = device_name(device)
-    each = {
-        encoder: 1 / speed.images_per_second
-        for encoder in {job.encoder for job in jobs}
-        if (speed := read_speeds(plan.results).get(label_of(encoder))) and speed.device == name
-    }
-    for job in jobs:
-        if job.seconds is None and job.encoder not in each:
-            recipe = EncoderRecipe(job.encoder, plan.size, plan.weights, plan.allow_revision)
+    known = read_speeds(plan.results)
+    each = {}
+    for encoder in {job.encoder for job in jobs}:
+        speed = known.get(label_of(encoder))
+        if speed and speed.device == device_name(device):
+            each[encoder] = 1 / speed.images_per_second
+        elif any(job.encoder == encoder and job.seconds is None for job in jobs):
             with contextlib.suppress(HistobenchError):  # said by the run itself
-                each[job.encoder] = seconds_per_image(recipe.build(), device)
+                each[encoder] = seconds_per_image(recipe_of(plan, encoder).build(), device)
     return [
         replace(job, seconds=job.images * each[job.encoder]) if job.encoder in each else job for job in jobs
     ]
 
 
 def tasks_for(plan: Plan, dataset: RoiDataset) -> tuple[str, ...]:
-    """The tasks of a plan on one dataset.
-
-    Where a dataset has sites and no training images, as a test of robustness has, and the plan names no
-    tasks, these are the ones that need no training.
-    """
+    """The tasks of a plan on one dataset: those without training where a test of robustness names none."""
     tasks = tuple(dict.fromkeys(map(canonical_task, plan.tasks)))
     if tasks != DEFAULT_TASKS or dataset.splits.get("train"):
         return tasks
@@ -198,80 +179,59 @@ def units_of(plan: Plan, datasets: Mapping[str, RoiDataset], *, full_paths: bool
     for entry in plan.datasets:
         every = tasks_for(plan, datasets[entry.name])
         tasks = tuple(task for task in every if task not in ON_IMAGES)
-        units += [
-            Unit(
-                "network",
-                entry.name,
-                encoder,
-                {**_evaluation(plan, entry, encoder, preset), **_network(plan, entry, encoder), "task": task},
-                seconds=network_seconds(task, costs.get((entry.name, encoder)) or 0.0, plan.options),
-            )
-            for encoder in plan.encoders
-            for preset in plan.presets
-            for task in every
-            if task in ON_IMAGES
-        ]
+        name, dataset = entry.name, datasets[entry.name]
+        both = list(product(plan.encoders, plan.presets))
+        specs = {each: _evaluation(plan, entry, *each) for each in both}
+        images = {"source": DatasetSource.of(entry, plan).as_note(), "settings": asdict(plan.settings)}
+        for (encoder, preset), task in product(both, filter(ON_IMAGES.__contains__, every)):
+            seconds = network_seconds(task, costs.get((name, encoder)) or 0.0, plan.options)
+            spec = {
+                **specs[encoder, preset],
+                **images,
+                "recipe": asdict(recipe_of(plan, encoder)),
+                "task": task,
+            }
+            units.append(Unit("network", name, encoder, spec, seconds=seconds))
         if not tasks:
             continue
-        prepare = Unit("prepare", entry.name, "", _extraction(plan, entry))
-        features = {
-            encoder: Unit(
-                "features",
-                entry.name,
-                encoder,
-                {"asked": encoder, "prepare": prepare.id},
-                (prepare.id,),
-                costs.get((entry.name, encoder), 0.0),
-            )
-            for encoder in plan.encoders
-        }
-        for encoder in filter(combined_parts, plan.encoders):
-            joined = [features[part].id for part in parts_in_plan(encoder, plan.encoders)]
-            unit = features[encoder]
-            spec = {**unit.spec, "parts": joined}
-            features[encoder] = replace(unit, spec=spec, needs=(prepare.id, *joined))
+        recipes = [asdict(recipe_of(plan, encoder)) for encoder in filter(is_computed, plan.encoders)]
+        spec = {**images, "recipes": recipes, "save_dir": str(features_folder(plan, entry))}
+        prepare = Unit("prepare", name, "", spec)
+        features: dict[str, Unit] = {}
+        by_label = {label_of(each): each for each in plan.encoders} | {each: each for each in plan.encoders}
+        for encoder in plan.encoders:  # the parts of a combination come before it
+            spec = {"asked": encoder, "prepare": prepare.id}
+            joined = [features[by_label[part]].id for part in combined_parts(encoder)]
+            spec |= {"parts": joined} if joined else {}
+            cost = costs.get((name, encoder), 0.0)
+            features[encoder] = Unit("features", name, encoder, spec, (prepare.id, *joined), cost)
         units += [prepare, *features.values()]
-        for encoder in plan.encoders:
-            for preset in plan.presets:
-                spec = _evaluation(plan, entry, encoder, preset)
-                if not datasets[entry.name].splits.get("train"):
-                    spec["untrained"] = True
-                needs = (features[encoder].id,)
-                units += [
-                    Unit("evaluate", entry.name, encoder, {**spec, "task": task}, needs) for task in tasks
-                ]
-                given = _gives_folds(datasets[entry.name])
-                if plan.scheme or given:
-                    scheme = [plan.splits, plan.folds, plan.repeats] if plan.scheme else [GIVEN, None, None]
-                    splits = {**spec, "tasks": list(tasks), "scheme": scheme}
-                    units.append(Unit("splits", entry.name, encoder, splits, needs))
+        scheme = plan.scheme or given_scheme(dataset)
+        for encoder, preset in both:
+            spec, needs = specs[encoder, preset], (features[encoder].id,)
+            if not dataset.splits.get("train"):
+                spec["untrained"] = True
+            units += [Unit("evaluate", name, encoder, {**spec, "task": task}, needs) for task in tasks]
+            if scheme is not None:
+                splits = {**spec, "tasks": list(tasks), "scheme": asdict(scheme)}
+                units.append(Unit("splits", name, encoder, splits, needs))
     units += comparison_units(units, plan.results)
     # The last unit waits for all comparisons, and for what is compared by itself.
     last = tuple(unit.id for unit in units if unit.kind in ("compare", "splits"))
     return [*units, Unit(REPORT, "", "", {}, last)]
 
 
-def _gives_folds(dataset: RoiDataset) -> bool:
-    """Whether the data says itself what is train and test in several folds."""
-    images = next((images for images in dataset.splits.values() if images), ())
-    return bool(images) and len(dict(images[0].sites).get(FOLDS, "")) > 1
-
-
-def parts_in_plan(name: str, encoders: Sequence[str]) -> list[str]:
-    """The encoders of a plan that a combination is made of, by their names or labels."""
-    by_label = {label_of(each): each for each in encoders} | {each: each for each in encoders}
-    return [by_label[part] for part in combined_parts(name)]
+def given_scheme(dataset: RoiDataset) -> Scheme | None:
+    """The scheme of data that says itself what is train and test in several folds."""
+    image = next((images[0] for images in dataset.splits.values() if images), None)
+    return GIVEN_FOLDS if image is not None and len(dict(image.sites).get(FOLDS, "")) > 1 else None
 
 
 def with_full_paths(plan: Plan) -> Plan:
     """The same plan for workers that are elsewhere."""
+    files = ("source", "class2id", "prompts")
     entries = tuple(
-        replace(
-            entry,
-            source=entry.source.absolute(),
-            class2id=entry.class2id and entry.class2id.absolute(),
-            prompts=entry.prompts and entry.prompts.absolute(),
-        )
+        replace(entry, **{name: path.absolute() for name in files if (path := getattr(entry, name))})
         for entry in plan.datasets
     )
     weights = plan.weights and str(Path(plan.weights).expanduser().absolute())
@@ -285,23 +245,8 @@ def plan_values(plan: Plan, engine: str) -> dict[str, Any]:
     return {**_plain(values), "engine": engine}
 
 
-def _extraction(plan: Plan, entry: DatasetEntry) -> dict[str, Any]:
-    source = DatasetSource.of(entry, plan)
-    return {
-        "source": source.as_note(),
-        "recipes": [_recipe(plan, encoder) for encoder in filter(is_computed, plan.encoders)],
-        "save_dir": str(features_folder(plan, entry)),
-        "settings": asdict(plan.settings),
-    }
-
-
-def _recipe(plan: Plan, encoder: str) -> dict[str, Any]:
-    return {
-        "name": encoder,
-        "resize_size": plan.size,
-        "weights": plan.weights,
-        "allow_revision": plan.allow_revision,
-    }
+def recipe_of(plan: Plan, encoder: str) -> EncoderRecipe:
+    return EncoderRecipe(encoder, plan.size, plan.weights, plan.allow_revision)
 
 
 def network_seconds(task: str, one_pass: float, options: Options, tiles: float = 1.0) -> float:
@@ -320,14 +265,7 @@ def network_seconds(task: str, one_pass: float, options: Options, tiles: float =
     return one_pass * (1 + 3 * options.tune_epochs * trainings)  # gradients take twice as long as features
 
 
-def _network(plan: Plan, entry: DatasetEntry, encoder: str) -> dict[str, Any]:
-    """What a task on images needs besides: where these are, and the encoder."""
-    source = DatasetSource.of(entry, plan).as_note()
-    return {"source": source, "recipe": _recipe(plan, encoder), "settings": asdict(plan.settings)}
-
-
 def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> dict[str, Any]:
-    options = replace(plan.options, zeroshot_prompt_file=entry.prompts)
     return {
         "preset": preset,
         "results_dir": str(results_folder(plan, entry.name, encoder, preset)),
@@ -336,7 +274,7 @@ def _evaluation(plan: Plan, entry: DatasetEntry, encoder: str, preset: str) -> d
         "device": plan.settings.devices[0],
         "weights": plan.weights,
         "n_bootstrap": plan.n_bootstrap,
-        "options": _plain(asdict(options)),
+        "options": _plain(asdict(replace(plan.options, zeroshot_prompt_file=entry.prompts))),
     }
 
 
@@ -360,7 +298,6 @@ def comparison_units(units: Sequence[Unit], results: Path) -> list[Unit]:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, tuples as lists."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -20,12 +20,12 @@ from histobench.core.version import __version__
 from histobench.roi.comparison.grids import Grid
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.encoders.own_name import label_of
+from histobench.roi.plan.planner import encoder_folder
 from histobench.roi.robustness.leaving_out import LEAST_GROUPS, METHOD, Measure
 from histobench.roi.robustness.perturbations import (
     STRESS,
     THUNDER,
     Encode,
-    Perturbation,
     Pixels,
     Stressed,
     stress_measures,
@@ -60,11 +60,10 @@ def run_stress(
     encoders: Sequence[str],
     results: Path,
     *,
-    images: int = 200,
-    changes: Sequence[Perturbation] = CHANGES,
-    seed: int = 0,
-    device: str | None = None,
-    weights: str | None = None,
+    images: int,
+    seed: int,
+    device: str | None,
+    weights: str | None,
     progress: Progress,
 ) -> list[StressReport]:
     """Stress every encoder on up to `images` test images; training features come from the usual cache.
@@ -82,39 +81,36 @@ def run_stress(
     device = resolve_device(device)
     training = RoiDataset(dataset.name, dataset.classes, {"train": dataset.splits["train"]})
     recipes = [EncoderRecipe(name, None, weights, False) for name in encoders]
-    files = extract(
-        training, recipes, results / "features", device=device, precision="fp32", progress=progress
-    )
+    exact: dict[str, Any] = {"device": device, "precision": "fp32", "progress": progress}
+    files = extract(training, recipes, results / "features", **exact)
     chosen = _chosen(dataset.splits["test"], images, seed)
     reports = []
     for name in encoders:
         train = load(next(file.path for file in files if file.asked == name))
         encoder = create_encoder(name, weights=weights).to(device).float().eval()
-        progress.begin(f"{dataset.name} x {label_of(name)}, {len(changes)} changes of each", len(chosen))
+        progress.begin(f"{dataset.name} x {label_of(name)}, {len(CHANGES)} changes of each", len(chosen))
         try:
             decoded = _decoded(chosen, progress)
-            features = stressed_features(decoded, changes, _encode(encoder, device), seed=seed)
+            features = stressed_features(decoded, CHANGES, _encode(encoder, device), seed=seed)
         finally:
             progress.end()
         predicted, notes = _predicted(train, features, len(dataset.classes), device)
-        reports.append(_report(dataset, name, chosen, changes, features, predicted, notes, results, seed))
+        reports.append(_report(dataset, name, chosen, features, predicted, notes, results, seed))
     return reports
 
 
 def stress_grid(report: StressReport) -> Grid:
     """One row per perturbation, the greatest loss of accuracy first; it fits 80 characters."""
-    ranked = sorted(report.stressed, key=lambda item: (-(item.accuracy_drop.value or 0.0), item.name))
     rows = tuple(
         (item.name, _cell(item.cosine), _cell(item.flip_rate, 0, 100), _cell(item.accuracy_drop, 0, 100))
-        for item in ranked
+        for item in sorted(report.stressed, key=lambda item: (-(item.accuracy_drop.value or 0.0), item.name))
     )
     enough = report.groups >= LEAST_GROUPS
     intervals = f"95 % intervals: {METHOD}" if enough else f"no intervals: {LEAST_GROUPS} groups are needed"
-    missing = tuple(_reasons(report)) if enough else ()
     notes = (
         f"{report.images} test images of {report.groups} groups; accuracy of "
         f"unchanged images {report.clean_accuracy:.3f}; {intervals}; paired per image",
-        *missing,
+        *(tuple(_reasons(report)) if enough else ()),
         *report.notes,
     )
     title = f"{report.encoder} on {report.dataset}: changed images"
@@ -122,16 +118,12 @@ def stress_grid(report: StressReport) -> Grid:
 
 
 def _reasons(report: StressReport) -> Iterator[str]:
-    """Why some measures have no interval, each reason with the changes it holds for."""
     of_reason: dict[str, list[str]] = {}
+    words = {"cosine": "cosine", "flip_rate": "other class", "accuracy_drop": "accuracy lost"}
     for item in report.stressed:
-        for what, found in (
-            ("cosine", item.cosine),
-            ("other class", item.flip_rate),
-            ("accuracy lost", item.accuracy_drop),
-        ):
-            if found.reason is not None:
-                reason = found.reason.removeprefix("no interval: ")
+        for name, what in words.items():
+            if (reason := getattr(item, name).reason) is not None:
+                reason = reason.removeprefix("no interval: ")
                 of_reason.setdefault(reason, []).append(f"{what} of {item.name}")
     for reason, names in of_reason.items():
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -141,12 +133,10 @@ def _reasons(report: StressReport) -> Iterator[str]:
 def _chosen(test: Sequence[RoiImage], count: int, seed: int) -> list[RoiImage]:
     if len(test) <= count:
         return list(test)
-    rows = np.random.default_rng(seed).choice(len(test), count, replace=False)
-    return [test[row] for row in sorted(rows)]
+    return [test[row] for row in sorted(np.random.default_rng(seed).choice(len(test), count, replace=False))]
 
 
 def _decoded(images: Sequence[RoiImage], progress: Progress) -> Iterator[tuple[str, Pixels]]:
-    """The images; each is reported as done when the next is asked for."""
     from histobench.roi.data.image import open_rgb
 
     for image in images:
@@ -161,8 +151,7 @@ def _encode(encoder: BasePatchEncoder, device: str) -> Encode:
     def encode(images: Sequence[Pixels]) -> NDArray[np.float32]:
         batch = torch.stack([encoder.eval_transforms(Image.fromarray(pixels)) for pixels in images])
         with torch.inference_mode():
-            features: NDArray[np.float32] = encoder(batch.to(device)).float().cpu().numpy()
-        return features
+            return np.asarray(encoder(batch.to(device)).float().cpu().numpy())
 
     return encode
 
@@ -174,7 +163,7 @@ def _predicted(
 
     from histobench.roi.protocols.linear_probe import linear_probe
 
-    flat = torch.from_numpy(features.reshape(-1, features.shape[2]))
+    flat = torch.from_numpy(features).flatten(0, 1)
     outcome = linear_probe(train.embeddings, train.labels, flat, n_classes=n_classes, device=device)
     return outcome.predicted.reshape(features.shape[:2]), tuple(outcome.info.get("warnings", ()))
 
@@ -183,7 +172,6 @@ def _report(
     dataset: RoiDataset,
     encoder: str,
     images: Sequence[RoiImage],
-    changes: Sequence[Perturbation],
     features: NDArray[np.float32],
     predicted: NDArray[np.int64],
     notes: tuple[str, ...],
@@ -193,25 +181,12 @@ def _report(
     labels = np.array([image.label for image in images])
     names = [f"g{image.group}" if image.group else f"i{row}" for row, image in enumerate(images)]
     _, groups = np.unique(np.array(names, dtype=object), return_inverse=True)
-    stressed = stress_measures(features, changes, labels, groups, predicted)
-    safe = label_of(encoder).replace("/", "_").replace("\\", "_").replace(":", "_")
-    folder = results / check_plain_name(dataset.name, what="dataset") / check_plain_name(safe, what="encoder")
-    report = StressReport(
-        dataset.name,
-        label_of(encoder),
-        len(images),
-        len(np.unique(groups)),
-        float((predicted[0] == labels).mean()),
-        tuple(stressed),
-        notes,
-        folder / ROBUSTNESS / FILE,
-    )
-    write_json(report.path, _as_json(report, seed=seed))
-    return report
-
-
-def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
-    return {
+    stressed = stress_measures(features, CHANGES, labels, groups, predicted)
+    folder = encoder_folder(results / check_plain_name(dataset.name, what="dataset"), encoder)
+    counts = len(images), len(np.unique(groups)), float((predicted[0] == labels).mean())
+    path = folder / ROBUSTNESS / FILE
+    report = StressReport(dataset.name, label_of(encoder), *counts, tuple(stressed), notes, path)
+    content = {
         "dataset": report.dataset,
         "encoder": report.encoder,
         "num_samples": report.images,
@@ -221,14 +196,9 @@ def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
             item.name: {
                 "family": item.family,
                 "strength": item.strength,
-                **{
-                    name: {"value": found.value, "low": found.low, "high": found.high, "reason": found.reason}
-                    for name, found in (
-                        ("cosine", item.cosine),
-                        ("flip_rate", item.flip_rate),
-                        ("accuracy_drop", item.accuracy_drop),
-                    )
-                },
+                "cosine": _measure(item.cosine),
+                "flip_rate": _measure(item.flip_rate),
+                "accuracy_drop": _measure(item.accuracy_drop),
             }
             for item in report.stressed
         },
@@ -238,6 +208,12 @@ def _as_json(report: StressReport, *, seed: int) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
     }
+    write_json(path, content)
+    return report
+
+
+def _measure(found: Measure) -> dict[str, Any]:
+    return {"value": found.value, "low": found.low, "high": found.high, "reason": found.reason}
 
 
 def _cell(found: Measure, digits: int = 3, factor: float = 1.0) -> str:

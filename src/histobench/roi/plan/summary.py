@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.core.files import write_text
 from histobench.core.version import __version__
-from histobench.roi.comparison.answer import answer
-from histobench.roi.comparison.comparison import Comparison, DatasetTable, TableMaker, compare_runs
+from histobench.roi.comparison.answer import answer, listed_names
+from histobench.roi.comparison.comparison import (
+    Comparison,
+    DatasetTable,
+    TableMaker,
+    compare_runs,
+    dataset_table,
+)
 from histobench.roi.comparison.comparison_files import grid_markdown, markdown, write_comparison
 from histobench.roi.comparison.grids import combination_words, elsewhere_words, unchecked_words
 from histobench.roi.comparison.lab_summaries import lab_grids, lab_remarks
@@ -33,17 +40,17 @@ from histobench.roi.comparison.splits_compared import (
 )
 from histobench.roi.data.sites import PAIR_COLUMN
 from histobench.roi.encoders.own_name import label_of
-from histobench.roi.encoders.registry import find_spec
+from histobench.roi.encoders.registry import known_spec
 from histobench.roi.options import LEAVE_ONE_GROUP_OUT
+from histobench.roi.plan.notes import read_speeds
 from histobench.roi.plan.plan_outcome import (
     METRIC,
     Overview,
     OverviewCell,
     OverviewColumn,
-    Shown,
+    TablesShown,
     metric_words,
 )
-from histobench.roi.plan.speeds import read_speeds
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs, split_runs
 from histobench.roi.task_catalogue import ROBUSTNESS, main_task, task_place
@@ -56,12 +63,9 @@ ROBUSTNESS_METRIC = "robustness_index"
 
 
 def compare_tasks(
-    results_dir: Path, *, table_of: TableMaker | None = None
+    results_dir: Path, *, table_of: TableMaker = dataset_table
 ) -> tuple[list[Comparison], list[str]]:
-    """The comparison of every task and preset in a results folder, and why some could not be made.
-
-    `table_of` may know the tables of some datasets already.
-    """
+    """The comparison of every task and preset in a results folder, and why some could not be made."""
     comparisons: list[Comparison] = []
     problems: list[str] = []
     for (task, preset, _, seed), runs in by_task(load_runs(results_dir)).items():
@@ -71,21 +75,26 @@ def compare_tasks(
             problems.append(f"{task} ({preset}): {error}")
             continue
         comparisons.append(comparison)
-        folder = results_dir / "comparison" / preset
-        write_comparison(comparison, folder / f"seed-{seed}" if seed else folder)
+        write_comparison(comparison, _folder(results_dir, preset, seed))
     return comparisons, problems
 
 
-def compare_tasks_over_splits(
-    results_dir: Path,
-) -> tuple[list[SplitTable], list[Comparison], list[str]]:
+def _folder(results_dir: Path, preset: str, seed: int) -> Path:
+    folder = results_dir / "comparison" / preset
+    return folder / f"seed-{seed}" if seed else folder
+
+
+def compare_tasks_over_splits(results_dir: Path) -> tuple[list[SplitTable], list[Comparison], list[str]]:
     """Every task and preset over its splits, those of leave-one-group-out pooled, and what failed."""
     tables: list[SplitTable] = []
     pooled: list[Comparison] = []
     problems: list[str] = []
-    for (task, preset, _, seed), runs in by_task(split_runs(results_dir)).items():
-        folder = results_dir / "comparison" / preset
-        folder = folder / f"seed-{seed}" if seed else folder
+    try:
+        over_splits = split_runs(results_dir)
+    except HistobenchError as error:  # no split could be made: the outcome says why
+        return tables, pooled, [str(error)]
+    for (task, preset, _, seed), runs in by_task(over_splits).items():
+        folder = _folder(results_dir, preset, seed)
         groups = [run for run in runs if run.info["split"]["scheme"] == LEAVE_ONE_GROUP_OUT]
         repeated = [run for run in runs if run.info["split"]["scheme"] != LEAVE_ONE_GROUP_OUT]
         try:
@@ -115,10 +124,7 @@ def write_summary(
     parts = [
         f"# {heading}",
         f"histobench {__version__}. {shown} with 95 % confidence intervals.",
-        *(
-            markdown(comparison).replace("\n## ", "\n### ").replace("# ", "## ", 1)
-            for comparison in comparisons
-        ),
+        *(markdown(each).replace("\n## ", "\n### ").replace("# ", "## ", 1) for each in comparisons),
         *(["## Over splits"] if over_splits else []),
         *(grid_markdown(split_grid(table)).replace("## ", "### ", 1) for table in over_splits),
         *(grid_markdown(grid) for grid in lab_grids(results_dir)),
@@ -129,8 +135,6 @@ def write_summary(
     return path
 
 
-# Encoders x tasks: everything that was asked for on one dataset in one table.
-
 #: The mark of a value whose encoder may be the best, as far as the tests can say; without a test, none.
 MAY_BE_BEST = "*"
 #: Robustness: a difference with a larger corrected p-value is not shown.
@@ -138,7 +142,7 @@ _ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Scope:
     """What a command asked for; None: everything that the folder holds."""
 
     datasets: frozenset[str] | None = None
@@ -148,8 +152,8 @@ class Wanted:
     seed: int | None = None
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Wanted:
-        """What a run was about; its tasks are those of its units, which a dataset has a say in."""
+    def of(cls, folder: RunFolder) -> Scope:
+        """What a run was about; its tasks are those of its units: they depend on the dataset."""
         plan = folder.plan
         tasks = frozenset(unit.spec["task"] for unit in folder.units() if unit.kind in EVALUATED)
         datasets = frozenset(str(entry["name"]) for entry in plan["datasets"])
@@ -157,7 +161,6 @@ class Wanted:
         return cls(datasets, encoders, tasks, frozenset(plan["presets"]), int(plan["seed"]))
 
     def has_comparison(self, comparison: Comparison) -> bool:
-        """Whether the task, preset and seed were asked for."""
         return (
             _in(comparison.task, self.tasks)
             and any(_in(preset, self.presets) for preset in comparison.presets)
@@ -174,18 +177,20 @@ def _in(name: str, names: frozenset[str] | None) -> bool:
 
 
 def datasets_overview(comparison: Comparison) -> Overview:
-    """Encoders x datasets of one task."""
-    everything = Wanted()
-    columns = tuple(
-        OverviewColumn(table.dataset or "results", "", _cells(table, everything))
-        for table in comparison.tables
-    )
-    names = dict.fromkeys(name for column in columns for name in column.cells)
+    tables, everything = comparison.tables, Scope()
+    columns = [OverviewColumn(t.dataset or "results", "", _cells(t, everything)) for t in tables]
     ranked = () if comparison.ranking is None else comparison.ranking.names
+    names = dict.fromkeys((*ranked, *(name for column in columns for name in column.cells)))
     title = " ".join(filter(None, (comparison.task, comparison.setting)))
-    return Overview(
-        f"{title}, {comparison.metric}", columns, tuple(dict.fromkeys((*ranked, *names))), 0, None
-    )
+    return Overview(f"{title}, {comparison.metric}", tuple(columns), tuple(names), 0, None)
+
+
+@dataclass
+class _Page:
+    columns: list[OverviewColumn] = field(default_factory=list)
+    tables: list[DatasetTable] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
 
 
 def overviews(
@@ -193,70 +198,57 @@ def overviews(
     over_splits: Sequence[SplitTable] = (),
     robustness: Sequence[RobustnessTable] = (),
     *,
-    wanted: Wanted,
+    wanted: Scope,
     results: Path,
-) -> Shown:
-    """The tables of what was asked for, and how many values of these comparisons are in none of them."""
-    columns: dict[str, list[OverviewColumn]] = {}
-    tables: dict[str, list[DatasetTable]] = {}
-    remarks: dict[str, list[str]] = {}
-    metrics: dict[str, list[str]] = {}
-    hidden = 0
+) -> TablesShown:
+    """The tables of what was asked for, and its answer."""
+    pages: defaultdict[str, _Page] = defaultdict(_Page)
     chosen = [each for each in comparisons if wanted.has_comparison(each)]
-    hidden += sum(len(table.entries) for each in comparisons if each not in chosen for table in each.tables)
     presets = {preset for each in chosen for preset in each.presets}
     for each in sorted(chosen, key=lambda found: task_place(found.task)):
         for table in each.tables:
             cells = _cells(table, wanted) if _in(table.dataset, wanted.datasets) else {}
-            hidden += len(table.entries) - len(cells)
-            if cells:
-                detail = each.presets if len(presets) > 1 else ()
-                words = ", ".join(filter(None, (each.setting, *detail)))
-                shown = columns.setdefault(table.dataset, [])
-                shown.append(OverviewColumn(each.task, words, cells))
-                if table.instead is not None:
-                    words = ", ".join(filter(None, ("accuracy", words)))
-                    shown.append(OverviewColumn(each.task, words, _cells(table.instead, wanted)))
-                also = [] if table.instead is None else [table.instead]
-                tables.setdefault(table.dataset, []).extend([table, *also])
-                metrics.setdefault(table.dataset, []).extend([each.metric, *("accuracy" for _ in also)])
-                said = [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
-                unchecked = unchecked_words((entry.name, entry.caveats) for entry in table.entries)
-                elsewhere = elsewhere_words(entry.name for entry in table.entries)
-                remarks.setdefault(table.dataset, []).extend([*said, *unchecked, *elsewhere])
+            if not cells:
+                continue
+            page = pages[table.dataset]
+            words = ", ".join(filter(None, (each.setting, *(each.presets if len(presets) > 1 else ()))))
+            page.columns.append(OverviewColumn(each.task, words, cells))
+            page.tables.append(table)
+            page.metrics.append(each.metric)
+            if table.instead is not None:
+                words = ", ".join(filter(None, ("accuracy", words)))
+                page.columns.append(OverviewColumn(each.task, words, _cells(table.instead, wanted)))
+                page.tables.append(table.instead)
+                page.metrics.append("accuracy")
+            page.remarks += [f"{each.task}: {text}" for text in combination_words(each, table, digits=3)]
+            page.remarks += unchecked_words((entry.name, entry.caveats) for entry in table.entries)
+            page.remarks += elsewhere_words(entry.name for entry in table.entries)
     for split in over_splits:
         if _in(split.task, wanted.tasks) and _in(split.dataset, wanted.datasets):
             column = OverviewColumn(split.task, f"splits {split.scheme}", _split_cells(split, wanted))
-            columns.setdefault(split.dataset, []).append(column)
-            metrics.setdefault(split.dataset, []).append(split.metric)
+            pages[split.dataset].columns.append(column)
+            pages[split.dataset].metrics.append(split.metric)
     for site in robustness:
         if _in(ROBUSTNESS, wanted.tasks) and _in(site.dataset, wanted.datasets):
-            cells = {} if site.reason else _robustness_cells(site, wanted)
-            hidden += 0 if site.reason else len(site.packs) - len(cells)
-            shown = columns.setdefault(site.dataset, [])
-            if cells:
-                shown.append(OverviewColumn(ROBUSTNESS, site.column, cells))
-            remarks.setdefault(site.dataset, []).extend(index_words(site))
-        else:
-            hidden += len(site.packs)
+            page = pages[site.dataset]
+            if not site.reason and (cells := _robustness_cells(site, wanted)):
+                page.columns.append(OverviewColumn(ROBUSTNESS, site.column, cells))
+            page.remarks += index_words(site)
     for name, said in lab_remarks(results).items():
-        if name in columns:
-            remarks.setdefault(name, []).extend(said)
+        if name in pages:
+            pages[name].remarks += said
     made = (
         replace(
-            _overview(name, found, tables.get(name, []), wanted, results),
-            remarks=tuple(dict.fromkeys(remarks.get(name, ()))),
-            metrics=tuple(dict.fromkeys(metrics.get(name, (ROBUSTNESS_METRIC,)))),
+            _overview(name, page.columns, page.tables, wanted, results),
+            remarks=tuple(dict.fromkeys(page.remarks)),
+            metrics=tuple(dict.fromkeys(page.metrics or (ROBUSTNESS_METRIC,))),
         )
-        for name, found in columns.items()
+        for name, page in pages.items()
     )
-    return Shown(tuple(made), hidden, answer_of_run(chosen, over_splits, wanted))
+    return TablesShown(tuple(made), answer_of_run(chosen, over_splits, wanted))
 
 
-def answer_of_run(
-    comparisons: Sequence[Comparison], over_splits: Sequence[SplitTable], wanted: Wanted
-) -> str:
-    """The answer by the main task, as in `choose`."""
+def answer_of_run(comparisons: Sequence[Comparison], over_splits: Sequence[SplitTable], wanted: Scope) -> str:
     tasks = [each.task for each in comparisons]
     main = comparisons[tasks.index(main_task(tasks))] if tasks else None
     tables = () if main is None else main.tables
@@ -265,15 +257,19 @@ def answer_of_run(
         return ""
     main = replace(main, tables=tuple(shown))
     evidence = evidence_with_splits(main, over_splits)
+    names = dict.fromkeys(entry.name for table in shown for entry in table.entries)
+    earlier = [name for name in names if not wanted.has_encoder(name)]
+    was = "was" if len(earlier) == 1 else "were"
+    before = f" {listed_names(earlier)} {was} run earlier in this folder." if earlier else ""
     others = f" The answer is by {main.task} alone, not by the other tasks." if len(set(tasks)) > 1 else ""
-    return answer(evidence, task=main.task, metric=main.metric, setting=main.setting).text + others
+    return answer(evidence, task=main.task, metric=main.metric, setting=main.setting).text + before + others
 
 
 def _overview(
     dataset: str,
     columns: Sequence[OverviewColumn],
     tables: Sequence[DatasetTable],
-    wanted: Wanted,
+    wanted: Scope,
     results: Path,
 ) -> Overview:
     encoders = tuple(dict.fromkeys(name for column in columns for name in column.cells))
@@ -294,21 +290,18 @@ def _overview(
     )
 
 
-def _cells(table: DatasetTable, wanted: Wanted) -> dict[str, OverviewCell]:
-    inside = () if table.standings is None else table.standings.best.listed()
+def _cells(table: DatasetTable, wanted: Scope) -> dict[str, OverviewCell]:
+    inside = () if table.standings is None else table.standings.best
     return {
         entry.name: OverviewCell(
-            entry.value,
-            entry.interval.low,
-            entry.interval.high,
-            MAY_BE_BEST if entry.name in inside else "",
+            entry.value, entry.interval.low, entry.interval.high, MAY_BE_BEST if entry.name in inside else ""
         )
         for entry in table.entries
         if wanted.has_encoder(entry.name)
     }
 
 
-def _split_cells(table: SplitTable, wanted: Wanted) -> dict[str, OverviewCell]:
+def _split_cells(table: SplitTable, wanted: Scope) -> dict[str, OverviewCell]:
     found = evidence_of_splits(table)
     return {
         name: OverviewCell(*value, MAY_BE_BEST if name in found.may_be_best else "")
@@ -318,11 +311,10 @@ def _split_cells(table: SplitTable, wanted: Wanted) -> dict[str, OverviewCell]:
 
 
 def robustness_overview(table: RobustnessTable) -> Overview:
-    """Encoders x measures of one site column."""
     what = "registered pairs" if table.column == PAIR_COLUMN else f"robustness by {table.column}"
     first = table.packs[0].content
     columns = [
-        OverviewColumn(heading, "", _robustness_cells(table, Wanted(), name, more_is_better=more))
+        OverviewColumn(heading, "", _robustness_cells(table, Scope(), name, more_is_better=more))
         for name, heading, more in shown_measures(table)
         if name != COUNTED
     ]
@@ -338,19 +330,20 @@ def robustness_overview(table: RobustnessTable) -> Overview:
 
 
 def _robustness_cells(
-    table: RobustnessTable, wanted: Wanted, measure: str = "", *, more_is_better: bool = True
+    table: RobustnessTable, wanted: Scope, measure: str = "", *, more_is_better: bool = True
 ) -> dict[str, OverviewCell]:
     """A measure of each encoder: the robustness index (the score of registered pairs), or the one named."""
     measure = measure or ("pair_score" if table.column == PAIR_COLUMN else "robustness_index")
     shown = [pack for pack in table.packs if wanted.has_encoder(pack.encoder)]
     known = {pack.encoder: value for pack in shown if (value := pack.value(measure)) is not None}
     best = None if not known else (max if more_is_better else min)(known, key=lambda name: known[name])
-    against = {
-        (pair.first, pair.second): pair.p_holm
+    against = [
+        pair
         for pair in table.pairs
         if pair.measure == measure and pair.p_holm is not None and best in (pair.first, pair.second)
-    }
-    worse = {name for names, p_value in against.items() if p_value <= _ALPHA for name in names} - {best}
+    ]
+    apart = [pair for pair in against if (pair.p_holm or 0.0) <= _ALPHA]
+    worse = {name for pair in apart for name in (pair.first, pair.second)} - {best}
     cells = {}
     for pack in shown:
         found = pack.content["measures"].get(measure) or {}
@@ -365,14 +358,10 @@ def _costs(encoders: Iterable[str], results: Path) -> dict[str, str]:
     costs = {}
     for name in encoders:
         plain = name.partition(" [")[0]
-        try:
-            spec = find_spec(plain)  # none of the user's own encoder
-        except HistobenchError:  # `uni_v1@elsewhere` is no output of the zoo's encoder
-            spec = None
-        cost = None if spec is None else spec.cost
-        speed = speeds.get(plain)
-        parts = [] if cost is None else [f"{cost.params / 1e6:.3g}M"]
-        parts += [] if speed is None else [f"{speed.images_per_second:.3g} img/s"]
+        spec = known_spec(plain)
+        parts = [f"{spec.cost.params / 1e6:.3g}M"] if spec is not None and spec.cost is not None else []
+        if plain in speeds:
+            parts.append(f"{speeds[plain].images_per_second:.3g} img/s")
         if parts:
             costs[name] = ", ".join(parts)
     return costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from histobench.roi.plan.plan_outcome import BenchmarkOutcome, PlanOutcome, Shown
+from histobench.roi.plan.plan_outcome import BenchmarkOutcome, PlanOutcome, TablesShown
 
 if TYPE_CHECKING:
     from histobench.roi.comparison.splits_compared import SplitTable
@@ -22,38 +22,19 @@ def run_benchmark(
     keep_going: bool = False,
     heading: str = "Summary",
 ) -> BenchmarkOutcome:
-    """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`.
-
-    `display` shows what is being done; `engine` does it (this process, unless another is given). With
-    `keep_going` encoders that cannot be made are left out; else nothing is begun.
-    """
+    """Run the plan; then intervals of all runs in its folder, their table, comparisons, and `summary.md`."""
     from histobench.roi.plan.plan_run import run_plan
     from histobench.work.engines import Display
 
     display = display or Display()
-    outcome = run_plan(
-        plan,
-        engine=engine,
-        display=display,
-        retry_failed=retry_failed,
-        keep_going=keep_going,
-    )
+    outcome = run_plan(plan, engine=engine, display=display, retry_failed=retry_failed, keep_going=keep_going)
     if not outcome.finished:
         return BenchmarkOutcome(outcome)
-    return collect(
-        outcome,
-        n_bootstrap=plan.n_bootstrap,
-        say=display.say,
-        heading=heading,
-    )
+    return collect(outcome, n_bootstrap=plan.n_bootstrap, say=display.say, heading=heading)
 
 
 def collect(
-    outcome: PlanOutcome,
-    *,
-    n_bootstrap: int | None,
-    say: Callable[[str], None],
-    heading: str,
+    outcome: PlanOutcome, *, n_bootstrap: int | None, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
     """The last unit: intervals, comparisons, the summary; all of it views of stored results."""
     from histobench.roi.comparison.tidy_rows import TIDY_FILE
@@ -61,13 +42,10 @@ def collect(
     from histobench.work.run_folder import BLOCKED
 
     folder = outcome.folder
-    over_splits = any(unit.kind == "splits" for unit in folder.units())
-    last = next((unit for unit in folder.units() if unit.kind == REPORT), None)
-    if last is None:  # a run of an earlier version
-        return _report(outcome, n_bootstrap, over_splits, say, heading)
+    last = next(unit for unit in folder.units() if unit.kind == REPORT)
     claim = folder.claim(last)
     try:
-        done = _report(outcome, n_bootstrap, over_splits, say, heading)
+        done = _report(outcome, n_bootstrap, say, heading)
         if done.summary is None:
             folder.fail(last, "there are no results to report", state=BLOCKED)
         else:
@@ -79,21 +57,20 @@ def collect(
     return done
 
 
-def tables_shown(done: BenchmarkOutcome) -> Shown:
-    """The tables of what a run was asked for."""
-    from histobench.roi.plan.summary import Wanted, overviews
+def tables_shown(done: BenchmarkOutcome) -> TablesShown:
+    from histobench.roi.plan.summary import Scope, overviews
 
     return overviews(
         done.comparisons,
         done.over_splits,
         done.robustness,
-        wanted=Wanted.of(done.outcome.folder),
+        wanted=Scope.of(done.outcome.folder),
         results=done.outcome.results,
     )
 
 
 def _report(
-    outcome: PlanOutcome, n_bootstrap: int | None, over_splits: bool, say: Callable[[str], None], heading: str
+    outcome: PlanOutcome, n_bootstrap: int | None, say: Callable[[str], None], heading: str
 ) -> BenchmarkOutcome:
     from histobench.roi.comparison.bootstrap_intervals import write_all_intervals
     from histobench.roi.comparison.lab_summaries import summarize_labs
@@ -115,16 +92,9 @@ def _report(
     write_whole_table(results)
     comparisons, problems = compare_tasks(results, table_of=tables_of(outcome.folder))
     tables: list[SplitTable] = []
-    if over_splits:
+    if any(unit.kind == "splits" for unit in outcome.folder.units()):
         tables, pooled, more = compare_tasks_over_splits(results)
         comparisons, problems = [*comparisons, *pooled], [*problems, *more]
     summarize_labs(results)
     summary = write_summary(results, comparisons, tables, heading=heading, robustness=robustness)
-    return BenchmarkOutcome(
-        outcome,
-        tuple(comparisons),
-        tuple(problems),
-        summary,
-        robustness,
-        tuple(tables),
-    )
+    return BenchmarkOutcome(outcome, tuple(comparisons), tuple(problems), summary, robustness, tuple(tables))

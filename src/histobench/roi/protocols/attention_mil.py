@@ -1,14 +1,5 @@
-"""Attention-based multiple-instance learning (ABMIL): one prediction per bag of tiles.
-
-The network is the gated attention of Ilse, Tomczak and Welling (ICML 2018, arXiv 1802.04712) with biases and
-128 hidden units, as in eva: a_k = softmax_k(w' (tanh(V h_k + v) * sigmoid(U h_k + u))), the bag is
-z = sum_k a_k h_k, and a linear classifier reads z. A tile h_k is its feature vector, standardized by the mean
-and the spread of the training tiles, because the scales of encoders differ by orders of magnitude.
-
-Training has the settings of Patho-Bench: AdamW, learning rate 3e-4 falling as a cosine to 1e-8, weight decay
-1e-5, 20 epochs, at most 2,048 tiles of a bag drawn at random, dropout 0.25 (here on z) and balanced class
-weights. Every update sees one bag. Users of that recipe report overfitting on small sets; here the epoch with
-the least loss on held-out bags counts, and several runs are made. All runs are trained side by side.
+"""Attention-based multiple-instance learning: gated attention (arXiv 1802.04712) on standardized tiles as in
+eva, trained as in Patho-Bench with dropout on the pooled bag; the epoch with the least held-out loss counts.
 """
 
 from __future__ import annotations
@@ -51,8 +42,7 @@ class Bags:
 
     def rows(self) -> list[NDArray[np.int64]]:
         order = np.argsort(self.bag_of, kind="stable")
-        sizes = np.bincount(self.bag_of, minlength=len(self))
-        return np.split(order, np.cumsum(sizes)[:-1])
+        return np.split(order, np.cumsum(np.bincount(self.bag_of, minlength=len(self)))[:-1])
 
 
 class GatedAttention(nn.Module):
@@ -64,9 +54,8 @@ class GatedAttention(nn.Module):
 
         def drawn(fan_in: int, *shape: int) -> nn.Parameter:
             bound = fan_in**-0.5
-            return nn.Parameter(
-                torch.stack([torch.empty(shape).uniform_(-bound, bound, generator=g) for g in generators])
-            )
+            each = [torch.empty(shape).uniform_(-bound, bound, generator=g) for g in generators]
+            return nn.Parameter(torch.stack(each))
 
         self.tanh_weight = drawn(dimension, dimension, HIDDEN)
         self.tanh_bias = drawn(dimension, 1, HIDDEN)
@@ -89,8 +78,7 @@ class GatedAttention(nn.Module):
     def forward(self, tiles: Tensor, is_tile: Tensor, keep: Tensor) -> Tensor:
         """Class scores [runs, c] of one padded bag per run [runs, k, d]; `keep` [runs, 1, d] is dropout."""
         attention = self.scores(tiles).masked_fill(~is_tile, -torch.inf).softmax(dim=1)
-        pooled = attention.unsqueeze(1) @ tiles
-        return self.logits(pooled * keep).squeeze(1)
+        return self.logits(attention.unsqueeze(1) @ tiles * keep).squeeze(1)
 
     @torch.inference_mode()
     def predict(self, bags: Bags, scaling: Scaling, device: str) -> tuple[Tensor, Tensor]:
@@ -105,10 +93,8 @@ class GatedAttention(nn.Module):
         for rows in order.split(BLOCK):
             tiles = scaling.apply(bags.tiles[rows].to(device))
             here, local = bag_of[rows].unique_consecutive(return_inverse=True)
-            here, member = (
-                here.to(device),
-                local.to(device) == torch.arange(len(here), device=device)[:, None],
-            )
+            here, local = here.to(device), local.to(device)
+            member = local == torch.arange(len(here), device=device)[:, None]
             score = self.scores(tiles)
             by_bag = score[:, None, :].masked_fill(~member, -torch.inf)  # [runs, bags here, k]
             new = torch.maximum(top[:, here], by_bag.amax(dim=2))
@@ -165,10 +151,7 @@ def attention_mil(
     seed: int = 0,
     device: str = "cpu",
 ) -> MilOutcome:
-    """Train `runs` networks and apply each to the test bags; a class without training bags has probability 0.
-
-    Without `val`, each run holds out another fifth of the training bags, by class, to choose its epoch.
-    """
+    """Train networks, each with another held-out fifth unless there is `val`; apply them to the test bags."""
     present, local = np.unique(train.labels, return_inverse=True)
     if len(present) == 1:
         sizes = np.bincount(test.bag_of, minlength=len(test))
@@ -210,8 +193,7 @@ def _train(
     seed: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    """Train all runs; the network is left with the best epoch of each. `fit` are bags of `train`, `rest` of
-    `chosen`."""
+    """Train all runs on their bags `fit`, and choose the epoch of each by its bags `rest` of `chosen`."""
     runs, steps = len(fit), len(fit[0])
     rows = train.rows()
     labels = torch.from_numpy(train.labels).to(device)
@@ -222,13 +204,18 @@ def _train(
     draws = [np.random.default_rng([seed, run]) for run in range(runs)]
     best = {name: value.detach().clone() for name, value in network.named_parameters()}
     least, best_epoch = np.full(runs, np.inf), np.zeros(runs, dtype=np.int64)
-    loss_of = _HeldOutLoss(chosen, rest, weights, scaling, device)
+    used = np.unique(np.concatenate(rest))
+    held_out_rows = [torch.from_numpy(np.searchsorted(used, bags)) for bags in rest]
+    judged = _some_bags(chosen, used), held_out_rows, weights.cpu().double(), scaling, device
     each = torch.arange(runs, device=device)
     for epoch in range(1, EPOCHS + 1):
         network.train()
         orders = [draw.permutation(bags) for draw, bags in zip(draws, fit, strict=True)]
         for bags in zip(*orders, strict=True):
-            drawn = [_some_tiles(rows[bag], draw) for bag, draw in zip(bags, draws, strict=True)]
+            drawn = [
+                rows[bag] if len(rows[bag]) <= TILES else draw.choice(rows[bag], TILES, replace=False)
+                for bag, draw in zip(bags, draws, strict=True)
+            ]
             tiles, is_tile = _padded(train.tiles, drawn, scaling, device)
             keep = np.stack([draw.random((1, tiles.shape[2])) >= DROPOUT for draw in draws])
             mask = torch.from_numpy(keep).to(device) / (1 - DROPOUT)
@@ -239,7 +226,7 @@ def _train(
             loss.backward()
             optimizer.step()
             schedule.step()
-        now = loss_of(network)
+        now = _held_out_losses(network, *judged)
         better = (now < least) & (epoch - best_epoch <= PATIENCE)
         flags = torch.from_numpy(better).to(device)
         for name, value in network.named_parameters():
@@ -254,31 +241,21 @@ def _train(
     ]
 
 
-class _HeldOutLoss:
-    """The balanced log loss of every run on the bags that it did not train on."""
-
-    def __init__(
-        self, chosen: Bags, rest: list[NDArray[np.int64]], weights: Tensor, scaling: Scaling, device: str
-    ) -> None:
-        used = np.unique(np.concatenate(rest))
-        self._bags = _some_bags(chosen, used)
-        self._rows = [torch.from_numpy(np.searchsorted(used, bags)) for bags in rest]
-        self._weights, self._scaling, self._device = weights.cpu().double(), scaling, device
-
-    def __call__(self, network: GatedAttention) -> NDArray[np.float64]:
-        network.eval()
-        said = network.predict(self._bags, self._scaling, self._device)[0].cpu().double().log_softmax(dim=2)
-        labels = torch.from_numpy(self._bags.labels)
-        losses = []
-        for run, rows in enumerate(self._rows):
-            truth = labels[rows]
-            weight = self._weights[run, truth]
-            losses.append(float(-(weight * said[run, rows, truth]).sum() / weight.sum()))
-        return np.array(losses)
+def _held_out_losses(
+    network: GatedAttention, bags: Bags, rest: list[Tensor], weights: Tensor, scaling: Scaling, device: str
+) -> NDArray[np.float64]:
+    """The balanced log loss of every run on its bags `rest`, that it did not train on."""
+    network.eval()
+    said = network.predict(bags, scaling, device)[0].cpu().double().log_softmax(dim=2)
+    losses = []
+    for run, rows in enumerate(rest):
+        truth = torch.from_numpy(bags.labels)[rows]
+        weight = weights[run, truth]
+        losses.append(float(-(weight * said[run, rows, truth]).sum() / weight.sum()))
+    return np.array(losses)
 
 
 def _some_bags(bags: Bags, kept: NDArray[np.int64]) -> Bags:
-    """Some bags, numbered anew; all of them as they are."""
     if len(kept) == len(bags):
         return bags
     place = np.full(len(bags), -1)
@@ -288,14 +265,9 @@ def _some_bags(bags: Bags, kept: NDArray[np.int64]) -> Bags:
     return Bags(tiles, place[bags.bag_of[rows]], bags.labels[kept])
 
 
-def _some_tiles(rows: NDArray[np.int64], draw: np.random.Generator) -> NDArray[np.int64]:
-    return rows if len(rows) <= TILES else draw.choice(rows, TILES, replace=False)
-
-
 def _padded(
     tiles: Tensor, drawn: list[NDArray[np.int64]], scaling: Scaling, device: str
 ) -> tuple[Tensor, Tensor]:
-    """The drawn tiles of each run [runs, longest, d], and which places hold one."""
     longest = max(map(len, drawn))
     places = np.stack([np.pad(rows, (0, longest - len(rows)), mode="edge") for rows in drawn])
     sizes = torch.tensor([len(rows) for rows in drawn])

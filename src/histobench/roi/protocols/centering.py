@@ -28,7 +28,6 @@ class Centring:
 
     @classmethod
     def of(cls, features: Tensor) -> Centring:
-        """Return the centering of a training set."""
         device = features.device
 
         def added(part: slice) -> Tensor:
@@ -38,9 +37,8 @@ class Centring:
 
         memory = 2**22 if device.type == "cpu" else 2**27
         total = torch.zeros(features.shape[1], dtype=torch.float64, device=device)
-        for part in spread(
-            added, list(row_chunks(len(features), 8 * features.shape[1], memory)), device=str(device)
-        ):
+        parts = list(row_chunks(len(features), 8 * features.shape[1], memory))
+        for part in spread(added, parts, device=str(device)):
             total += part
         return cls(total / max(1, len(features)))
 

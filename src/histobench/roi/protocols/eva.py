@@ -35,37 +35,24 @@ def eva_runs(
     seed: int = SEED,
     device: str = "cpu",
 ) -> list[Outcome]:
-    """The outcome of each run; a run ends by its steps or by patience, and its best epoch counts.
-
-    The published trainer validates after whole epochs, so one that the limit of steps cuts short cannot be
-    the best: it is not trained here, unless there is no other.
-    """
-    data = train, train_labels, val, val_labels, test
-    return [
-        _run(*data, n_classes=n_classes, steps=steps, seed=seed + run, device=device) for run in range(runs)
-    ]
+    """The outcome of each run; a run ends by its steps or by patience, and its best whole epoch counts."""
+    x, y, v, t = (part.to(device) for part in (train, train_labels, val, test))
+    return [_run(x, y, v, val_labels, t, n_classes, steps, seed + run) for run in range(runs)]
 
 
 def _run(
-    train: Tensor,
-    train_labels: Tensor,
-    val: Tensor,
-    val_labels: Tensor,
-    test: Tensor,
-    *,
-    n_classes: int,
-    steps: int,
-    seed: int,
-    device: str,
+    x: Tensor, y: Tensor, v: Tensor, val_labels: Tensor, test: Tensor, n_classes: int, steps: int, seed: int
 ) -> Outcome:
     generator = torch.Generator().manual_seed(seed)
-    binary = n_classes == 2
-    x, y, v = train.to(device), train_labels.to(device), val.to(device)
-    head = _linear(train.shape[1], 1 if binary else n_classes, generator, device)
+    binary, device = n_classes == 2, x.device
+    head = nn.Linear(x.shape[1], 1 if binary else n_classes)
+    bound = x.shape[1] ** -0.5
+    with torch.no_grad():
+        head.weight.uniform_(-bound, bound, generator=generator)
+        head.bias.uniform_(-bound, bound, generator=generator)
+    head = head.to(device)
     optimiser = torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.ConstantLR(
-        optimiser, factor=WARM_UP_FACTOR, total_iters=WARM_UP_EPOCHS
-    )
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimiser, WARM_UP_FACTOR, WARM_UP_EPOCHS)
     per_epoch = math.ceil(len(x) / BATCH)
     patience = math.ceil(PATIENCE_SHARE * steps / per_epoch)
     best, best_epoch, state = -1.0, 0, {}
@@ -90,18 +77,9 @@ def _run(
             state = {name: value.clone() for name, value in head.state_dict().items()}
     head.load_state_dict(state)
     with torch.inference_mode():
-        probabilities = _probabilities(head, test.to(device), binary).cpu().numpy()
+        probabilities = _probabilities(head, test, binary).cpu().numpy()
     info = {"steps": taken, "epoch": best_epoch, "val_balanced_accuracy": best, "patience_epochs": patience}
     return Outcome(probabilities, probabilities.argmax(1), info)
-
-
-def _linear(d: int, outputs: int, generator: torch.Generator, device: str) -> nn.Linear:
-    head = nn.Linear(d, outputs)
-    bound = d**-0.5
-    with torch.no_grad():
-        head.weight.uniform_(-bound, bound, generator=generator)
-        head.bias.uniform_(-bound, bound, generator=generator)
-    return head.to(device)
 
 
 def _probabilities(head: nn.Linear, features: Tensor, binary: bool) -> Tensor:
@@ -121,6 +99,5 @@ def _macro_recall(predicted: Tensor, labels: Tensor, n_classes: int) -> float:
 
 
 def mean_outcome(outcomes: list[Outcome]) -> Outcome:
-    """The runs' mean probabilities."""
     probabilities = np.mean([outcome.probabilities for outcome in outcomes], axis=0)
     return Outcome(probabilities, probabilities.argmax(1), {"runs": [outcome.info for outcome in outcomes]})

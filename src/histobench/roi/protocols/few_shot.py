@@ -1,9 +1,4 @@
-"""Few-shot (SimpleShot): sampled episodes, nearest support mean, one matrix product per class.
-
-Episodes are played in groups, from the draw to the metrics. A group is a few long operations, none of them
-per episode on a GPU; on the CPU each is one thread's or one process's, which takes groups of whatever setting
-comes next. Which episodes are a group does not depend on how many there are.
-"""
+"""Few-shot (SimpleShot): sampled episodes, nearest support mean, played in groups."""
 
 from __future__ import annotations
 
@@ -25,8 +20,6 @@ from histobench.roi.metrics.batched import evaluate_episodes
 from histobench.roi.protocols.centering import SMALLEST_NORM, Centring, row_chunks
 from histobench.roi.protocols.outcome import Outcome
 
-# Which few-shot settings a training set allows, and which of its images support each episode.
-
 Ints = NDArray[np.int64]
 
 
@@ -42,14 +35,6 @@ class Episodes:
 
     def __getitem__(self, some: slice | Ints) -> Episodes:
         return Episodes(self.classes[some], self.supports[some])
-
-    @classmethod
-    def of(cls, supports: Sequence[Sequence[Sequence[int]]], train_labels: Ints) -> Episodes:
-        """Episodes from explicit supports [E][way][shot], in any order of classes."""
-        rows = np.asarray(supports, dtype=np.int64)
-        classes = train_labels[rows[:, :, 0]]
-        order = np.argsort(classes, axis=1)
-        return cls(np.take_along_axis(classes, order, 1), np.take_along_axis(rows, order[:, :, None], 1))
 
 
 class EpisodeSampler:
@@ -77,10 +62,7 @@ class EpisodeSampler:
 def possible_settings(
     count: int, smallest: int, n_way: Sequence[int], n_shot: Sequence[int], *, use_all_way: bool
 ) -> tuple[list[int], list[int], list[str]]:
-    """The ways and shots that a training set allows, ascending, and a warning for each kind left out.
-
-    It has `count` classes, the smallest of which has `smallest` images.
-    """
+    """The ways and shots that `count` classes of `smallest` images or more allow, and warnings of others."""
     asked = set(n_way) | ({count} if use_all_way else set())
     ways = sorted(way for way in asked if 2 <= way <= count)
     shots = sorted({shot for shot in n_shot if 1 <= shot <= smallest})
@@ -89,7 +71,7 @@ def possible_settings(
         warnings.append(f"ways {', '.join(map(str, wrong))} left out: the training set has {count} classes")
     if wrong := sorted(set(n_shot) - set(shots)):
         shots_left = ", ".join(map(str, wrong))
-        warnings.append(f"shots {shots_left} left out: the smallest class has {smallest} training images")
+        warnings.append(f"shots {shots_left} left out: the smallest class has fewer training images")
     return ways, shots, warnings
 
 
@@ -164,10 +146,7 @@ def few_shot_settings(
 
 @dataclass(frozen=True)
 class _Part:
-    """What a group of episodes said, with the test images sorted by class.
-
-    On the CPU these are arrays: tensors do not travel between processes by value.
-    """
+    """What a group of episodes said, by class; arrays on the CPU, for they travel between processes."""
 
     metrics: dict[str, NDArray[np.float64]]  # [E] each
     total: Tensor | NDArray[np.float64]  # [n_classes, n] sums of probabilities over the episodes
@@ -177,12 +156,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class Queries:
-    """Test features prepared for any number of episodes.
-
-    Everything is shifted by the mean of the training set: distances do not change, and the products below
-    lose no digits to a large common offset. Test images are sorted by class, so that those of an episode are
-    a few runs of rows.
-    """
+    """Test features, shifted by the mean of the training set and sorted by class, for any episodes."""
 
     train: Tensor  # [m, d], as given
     shift: Centring
@@ -198,10 +172,9 @@ class Queries:
         shift = Centring.of(train)
         labels, order = torch.sort(test_labels, stable=True)
         present, counts = torch.unique_consecutive(labels, return_counts=True)
-        ends = counts.cumsum(0)
         runs = {
             int(label): slice(int(end - count), int(end))
-            for label, count, end in zip(present, counts, ends, strict=True)
+            for label, count, end in zip(present, counts, counts.cumsum(0), strict=True)
         }
         order = order.to(device)
         features = test.to(device)[order].double() - shift.mean
@@ -218,8 +191,7 @@ class Queries:
         sizes = self._columns(episodes.classes).sum(1)
         order = np.argsort(sizes, kind="stable")
         each = way * (_BYTES_PER_SCORE.get(self._device, 150) * sizes.max() + 16 * self.features.shape[1])
-        count = min(len(order), -(-len(order) * int(each) // memory))
-        return np.array_split(order, count)
+        return np.array_split(order, min(len(order), -(-len(order) * int(each) // memory)))
 
     def _columns(self, classes: Ints) -> Ints:
         """How many columns each class [E, way] of an episode has among its scores."""
@@ -238,9 +210,8 @@ class Queries:
         """The setting whose episodes were played in groups."""
         way, shot = episodes.supports.shape[1:]
         whence = np.argsort(np.concatenate(groups))
-        metrics = {
-            name: np.concatenate([p.metrics[name] for p in parts])[whence] for name in parts[0].metrics
-        }
+        first = parts[0].metrics
+        metrics = {name: np.concatenate([p.metrics[name] for p in parts])[whence] for name in first}
         back = torch.argsort(self.order)
         # In the order of the groups, so that the sums do not depend on the threads.
         total = torch.stack([torch.as_tensor(p.total) for p in parts]).sum(0)[:, back]
@@ -254,16 +225,8 @@ class Queries:
         outcome = Outcome(mean.cpu().numpy(), predicted.cpu().numpy(), info)
         kept = [torch.as_tensor(p.kept) for p in parts if p.kept is not None]
         probabilities = torch.cat(kept)[turn][:, :, back].permute(2, 0, 1).contiguous() if kept else None
-        return FewShotSetting(
-            way,
-            shot,
-            outcome,
-            metrics,
-            taken.cpu().numpy(),
-            episodes,
-            votes.cpu().numpy(),
-            None if probabilities is None else probabilities.cpu().numpy(),
-        )
+        said = votes.cpu().numpy(), None if probabilities is None else probabilities.cpu().numpy()
+        return FewShotSetting(way, shot, outcome, metrics, taken.cpu().numpy(), episodes, *said)
 
     def play(self, episodes: Episodes, n_classes: int, *, keep: bool = False) -> _Part:
         """Score some episodes together."""
@@ -321,7 +284,6 @@ class Queries:
 
     @cached_property
     def _labels(self) -> Tensor:
-        """The class of every row."""
         lengths = torch.tensor([rows.stop - rows.start for rows in self.runs.values()])
         return torch.tensor(list(self.runs)).repeat_interleave(lengths).to(self.features.device)
 

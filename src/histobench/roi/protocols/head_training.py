@@ -1,9 +1,4 @@
-"""Linear heads on a network's features or patch tokens, with or without a LoRA adapter behind them: one loop.
-
-On a frozen network the heads of all learning rates are trained together. It stays in eval mode and images are
-not augmented: what it gives is computed once. Values are standardized over the fitted images, so that rates
-mean the same for every encoder.
-"""
+"""Linear heads on features or patch tokens of a network, with or without a LoRA adapter: one loop."""
 
 from __future__ import annotations
 
@@ -21,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.base import PRECISIONS, BasePatchEncoder
 from histobench.roi.encoders.lora import Lora
-from histobench.roi.features.inference.forward import PRECISIONS, PixelEncoder, is_out_of_memory
+from histobench.roi.features.inference.forward import PixelEncoder, is_out_of_memory
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
@@ -68,7 +63,6 @@ def on_device(
 
 @torch.no_grad()
 def features_of(encode: Encode, rows: Tensor) -> Tensor:
-    """Features [n, d] of many rows, without gradients."""
     return torch.cat([encode(part) for part in rows.split(INFERENCE_BATCH)])
 
 
@@ -128,7 +122,6 @@ class Labels:
         return logits.transpose(0, 1).double().softmax(dim=2).cpu().numpy()
 
     def costs(self, predicted: NDArray[np.float64], rows: Ints) -> list[float]:
-        """The log loss."""
         with np.errstate(divide="ignore"):
             said = np.log(predicted[:, np.arange(len(rows)), self.labels.cpu().numpy()[rows]])
         return (-said.mean(axis=1)).tolist()
@@ -163,7 +156,6 @@ class Trainer:
             yield predicted, {"seed": seed, "learning_rate": rate, "held_out_loss": losses}
 
     def costs(self, parts: Parts, rates: Sequence[float], seed: int) -> dict[float, float]:
-        """How wrong each learning rate is on the rows that were held out."""
         costs: dict[float, float] = {}
         for some in [rates] if self.lora is None else [[rate] for rate in rates]:
             self.heads = self.train(parts.fit, some, seed)
@@ -187,8 +179,7 @@ class Trainer:
         generator = torch.Generator().manual_seed(seed)
         began = time.perf_counter()
         for _ in range(self.epochs):
-            order = images[torch.randperm(len(images), generator=generator)]
-            for batch in order.split(self.batch_size):
+            for batch in images[torch.randperm(len(images), generator=generator)].split(self.batch_size):
                 self._step(batch, heads, optimizer)
                 schedule.step()
         if self.mean.is_cuda:
@@ -220,7 +211,6 @@ class Trainer:
 
     @torch.no_grad()
     def predict(self, heads: Heads, rows: Ints) -> NDArray[Any]:
-        """What every head predicts."""
         parts = torch.from_numpy(rows).split(self.inference_batch)
         return self.goal.predicted((part, heads(self.encode(part))) for part in parts)
 

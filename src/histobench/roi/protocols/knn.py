@@ -22,26 +22,19 @@ def knn(
     device: str = "cpu",
     memory: int = MEMORY,
 ) -> Outcome:
-    """Centre by the train mean, scale to unit length; probabilities = vote fractions of the k nearest.
-
-    With fewer training images than neighbors, half of the smallest class vote.
-    """
+    """Vote fractions of the k nearest, centred and scaled; with few training images fewer neighbors vote."""
     smallest = int(torch.unique(train_labels, return_counts=True)[1].min())
     warnings = []
     if n_neighbors > len(train):
         fewer = max(1, smallest // 2)
-        warnings = [
-            f"{fewer} instead of {n_neighbors} neighbors vote: there are {len(train)} training images"
-        ]
+        instead = f"{fewer} instead of {n_neighbors} neighbors vote"
+        warnings = [f"{instead}: there are {len(train)} training images"]
         n_neighbors = fewer
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
     neighbours = nearest(train, test, k=n_neighbors, centring=Centring.of(train), memory=memory)
     votes = count_votes(train_labels[neighbours.index], n_classes)
-    info: dict[str, Any] = {
-        "n_neighbors": n_neighbors,
-        "n_train": len(train),
-        "rechecked_pairs": neighbours.rechecked,
-    }
+    info: dict[str, Any] = {"n_neighbors": n_neighbors, "n_train": len(train)}
+    info["rechecked_pairs"] = neighbours.rechecked
     if not warnings and n_neighbors >= 2 * smallest:
         warnings = [
             f"the smallest class has {smallest} training images, at most half of the {n_neighbors} neighbors "
@@ -53,12 +46,9 @@ def knn(
 
 
 def count_votes(labels: Tensor, n_classes: int) -> Tensor:
-    """Votes [n, c] of neighbour labels [n, k], as float64."""
     votes = torch.zeros(len(labels), n_classes, dtype=torch.float64, device=labels.device)
     return votes.scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64))
 
-
-# Retrieval: which training images come back for a test image.
 
 RANKS = (1, 3, 5, 10)
 
@@ -89,19 +79,11 @@ def retrieval(
     for k in possible:
         hits = relevant[:, :k]
         scores[f"acc_at_{k}"] = float(hits.amax(1).mean())
-        scores[f"mv_at_{k}"] = float(
-            (count_votes(found[:, :k], n_classes).argmax(1) == truth).double().mean()
-        )
-        average = (precision[:, :k] * hits).sum(1) / hits.sum(1).clamp_min(1)
-        scores[f"map_at_{k}"] = float(average.mean())
+        majority = count_votes(found[:, :k], n_classes).argmax(1)
+        scores[f"mv_at_{k}"] = float((majority == truth).double().mean())
+        scores[f"map_at_{k}"] = float(((precision[:, :k] * hits).sum(1) / hits.sum(1).clamp_min(1)).mean())
     votes = count_votes(found, n_classes) / found.shape[1]
-    outcome = Outcome(votes.cpu().numpy(), found[:, 0].cpu().numpy(), {"ranks": possible})
-    return outcome, scores
-
-
-# Prototypes: the nearest class mean of centred unit features.
-
-PROTOTYPE_MEMORY = 2**26
+    return Outcome(votes.cpu().numpy(), found[:, 0].cpu().numpy(), {"ranks": possible}), scores
 
 
 def prototype(
@@ -111,7 +93,7 @@ def prototype(
     *,
     n_classes: int,
     device: str = "cpu",
-    memory: int = PROTOTYPE_MEMORY,
+    memory: int = 2**26,
 ) -> Outcome:
     """Centre by the train mean, scale to unit length, average each class; softmax(-L2 distance).
 
@@ -125,12 +107,8 @@ def prototype(
         sums.index_add_(0, train_labels[part], centring.apply(train[part]))
     counts = torch.bincount(train_labels, minlength=n_classes)
     prototypes = sums / counts.clamp_min(1)[:, None]
-    distances = torch.cat(
-        [
-            distances_to(centring.apply(test[part]), prototypes)
-            for part in row_chunks(len(test), 24 * d, memory)
-        ]
-    )
+    parts = row_chunks(len(test), 24 * d, memory)
+    distances = torch.cat([distances_to(centring.apply(test[part]), prototypes) for part in parts])
     distances[:, counts == 0] = torch.inf
     probabilities = torch.softmax(-distances, dim=1)
     info = {"n_train": len(train), "absent_from_train": torch.nonzero(counts == 0).flatten().tolist()}

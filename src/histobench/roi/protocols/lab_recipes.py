@@ -1,9 +1,4 @@
-"""Probes as published benchmarks fit them: fixed penalties, no standardization unless they do it.
-
-logistic_probe(train, ...)    Patho-Bench: scikit-learn's logistic regression in float32
-elastic_net_cox(train, ...)   Patho-Bench: Cox regression with an elastic-net penalty
-pca_ridge(train, ...)         HEST-Benchmark: PCA to 256 dimensions, then ridge regression
-"""
+"""Probes as Patho-Bench and HEST-Benchmark fit them, with fixed penalties."""
 
 from __future__ import annotations
 
@@ -77,8 +72,7 @@ def _coordinate_descent(x: Floats, truth: Floats, l1: float, l2: float) -> tuple
     n, d = x.shape
     columns = np.ascontiguousarray(x.T)
     # The tolerance is a share of the deviance of weights of 0.
-    saturated = len(sets.events) * np.log(n)
-    limit = 1e-7 * (saturated + np.log((sets.events + 1) / n).sum()) / n
+    limit = 1e-7 * (len(sets.events) * np.log(n) + np.log((sets.events + 1) / n).sum()) / n
     weights, cycles = np.zeros(d), 0
     residual, curvature = sets.quadratic(x @ weights)
     tried = np.abs(columns @ residual) > 2 * l1
@@ -110,9 +104,10 @@ def _coordinate_descent(x: Floats, truth: Floats, l1: float, l2: float) -> tuple
         if not np.isfinite(residual).all():
             raise HistobenchError("the Cox model diverges: risks are too large; use a larger `cox_alpha`")
         wrong = ~tried & (np.abs(columns @ residual) > l1)
-        if ((squares * (weights - before) ** 2 < limit).all() and not wrong.any()) or cycles >= _CYCLES:
+        settled = (squares * (weights - before) ** 2 < limit).all()
+        if (settled and not wrong.any()) or cycles >= _CYCLES:
             return weights, cycles
-        if (squares * (weights - before) ** 2 < limit).all():
+        if settled:
             tried |= wrong
 
 

@@ -31,27 +31,15 @@ def linear_probe(
 ) -> Outcome:
     """The `uni` recipe: mean cross-entropy + 0.5 / cost * ||W||, cost = D * C / 100, features as they are.
 
-    C counts the classes among the training images, as the published code does, not those of the class map.
-    The norm is not squared and the bias is free. The problem is convex: the solver (see `softmax_regression`)
-    goes to the minimum, which the published recipe approaches with L-BFGS from zero. With `use_sklearn` it is
-    scikit-learn's LogisticRegression(C=cost), whose penalty is squared and whose loss is a sum.
-    A class without training images gets probability 0.
+    C counts the classes among the training images, as the published code does. With `use_sklearn` it is
+    scikit-learn's LogisticRegression(C=cost). A class without training images gets probability 0.
     """
     cost, penalty = _uni_penalty(train, train_labels)
+    common: dict[str, Any] = {"n_classes": n_classes, "max_iteration": max_iteration}
     if use_sklearn:
-        return _with_sklearn(
-            train, train_labels, test, n_classes=n_classes, cost=cost, max_iteration=max_iteration
-        )
-    return regularised_probe(
-        train,
-        train_labels,
-        test,
-        n_classes=n_classes,
-        penalty=penalty,
-        max_iteration=max_iteration,
-        device=device,
-        info={"cost": cost},
-    )
+        return _with_sklearn(train, train_labels, test, cost=cost, **common)
+    common |= {"penalty": penalty, "device": device, "info": {"cost": cost}}
+    return regularised_probe(train, train_labels, test, **common)
 
 
 def fitted_linear_probe(
@@ -76,7 +64,6 @@ def _fitted(
     start: Solution | None = None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, Solution]:
-    """The classes among the labels [c], and the minimum of mean cross-entropy + penalty over these."""
     present, local = torch.unique(y, return_inverse=True)
     return present, fit_softmax(
         x,
@@ -99,10 +86,7 @@ def linear_probes_of_parts(
     device: str = "cpu",
     tolerance: float = _TOLERANCE,
 ) -> tuple[Tensor, list[Solution]]:
-    """The classes [c], and the classifier of `linear_probe` for the rows `kept` [parts, n] of each part.
-
-    Every part must have all classes. The minima are those of separate fits, up to the solver's tolerance.
-    """
+    """The classes [c], and the classifier of `linear_probe` for the rows `kept` [parts, n] of each part."""
     _, penalty = _uni_penalty(features, labels)
     x, y = features.to(device), labels.to(device)
     present, start = _fitted(x, y, penalty, max_iteration, _TOLERANCE)
@@ -129,30 +113,26 @@ def regularised_probe(
 ) -> Outcome:
     """The minimum of mean cross-entropy + penalty, as probabilities of the test images."""
     train, train_labels, test = train.to(device), train_labels.to(device), test.to(device)
-    present = torch.unique(train_labels)
-    said = dict(info)
-    if len(present) == 1:
-        columns = torch.ones(len(test), 1, dtype=torch.float64)
-        said |= {"objective": 0.0, "weight_norm": 0.0, "iterations": 0, "converged": True}
-    else:
-        _, solution = _fitted(train, train_labels, penalty, max_iteration, tolerance)
-        columns = solution.probabilities(test).cpu()
-        said |= {
-            "objective": solution.objective,
-            "weight_norm": float(solution.weight.norm()),
-            "iterations": solution.iterations,
-            "evaluations": solution.evaluations,
-            "converged": solution.converged,
-        }
-        if not solution.converged:
-            said["warnings"] = [f"the linear probe had not converged after {max_iteration} iterations"]
-        elif said["weight_norm"] == 0:
-            said["warnings"] = [
-                f"the optimum of the linear probe is W = 0: with {train.shape[1]} dimensions the penalty "
-                "outweighs the data, every image gets the class frequencies, and the numbers say nothing "
-                "about the encoder; use the preset sklearn, which chooses the penalty"
-            ]
-    return _spread(columns.numpy(), present.cpu().numpy(), n_classes, said)
+    if len(present := torch.unique(train_labels)) == 1:
+        said = info | {"objective": 0.0, "weight_norm": 0.0, "iterations": 0, "converged": True}
+        return _spread(np.ones((len(test), 1)), present.cpu().numpy(), n_classes, said)
+    present, solution = _fitted(train, train_labels, penalty, max_iteration, tolerance)
+    said = info | {
+        "objective": solution.objective,
+        "weight_norm": float(solution.weight.norm()),
+        "iterations": solution.iterations,
+        "evaluations": solution.evaluations,
+        "converged": solution.converged,
+    }
+    if not solution.converged:
+        said["warnings"] = [f"the linear probe had not converged after {max_iteration} iterations"]
+    elif said["weight_norm"] == 0:
+        said["warnings"] = [
+            f"the optimum of the linear probe is W = 0: with {train.shape[1]} dimensions the penalty "
+            "outweighs the data, every image gets the class frequencies, and the numbers say nothing "
+            "about the encoder; use the preset sklearn, which chooses the penalty"
+        ]
+    return _spread(solution.probabilities(test).cpu().numpy(), present.cpu().numpy(), n_classes, said)
 
 
 def _with_sklearn(
@@ -168,9 +148,8 @@ def _with_sklearn(
         return _spread(np.ones((len(test), 1)), present, n_classes, info)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        model = LogisticRegression(C=cost, max_iter=max_iteration, random_state=0).fit(
-            train.cpu().numpy(), labels
-        )
+        model = LogisticRegression(C=cost, max_iter=max_iteration, random_state=0)
+        model.fit(train.cpu().numpy(), labels)
     info |= {"iterations": int(model.n_iter_.max()), "weight_norm": float(np.linalg.norm(model.coef_))}
     info["converged"] = not any(issubclass(w.category, ConvergenceWarning) for w in caught)
     if not info["converged"]:
@@ -184,8 +163,6 @@ def _spread(columns: np.ndarray, present: np.ndarray, n_classes: int, info: dict
     probabilities[:, present] = columns
     return Outcome(probabilities, probabilities.argmax(1), info)
 
-
-# A seeded part of the training set for choosing, where there is no validation set.
 
 Ints = NDArray[np.int64]
 _HELD_OUT = 0.2  # of every class
@@ -219,10 +196,7 @@ def held_out(labels: Ints, groups: Sequence[str] | None = None, *, seed: int = 0
 
 
 def folds(labels: Ints, groups: Sequence[str] | None = None, *, seed: int = 0) -> list[tuple[Ints, Ints]]:
-    """Stratified, seeded folds as (training rows, held-out rows); every image is held out once.
-
-    With `groups` whole groups are held out; there are no more folds than groups.
-    """
+    """Stratified, seeded folds as (training rows, held-out rows), of whole `groups` where these are given."""
     if groups is not None:
         unit_of, counts = _units(labels, groups)
         count = min(_FOLDS, len(counts))
@@ -249,12 +223,8 @@ def _held_out_groups(labels: Ints, groups: Sequence[str], *, seed: int) -> tuple
 
 
 def _units(labels: Ints, groups: Sequence[str]) -> tuple[Ints, NDArray[np.float64]]:
-    """The unit of each image, and the images of each unit by class [units, classes]."""
-    keys = [f"g{group}" if group else f"i{row:09d}" for row, group in enumerate(groups)]
-    return units(labels, keys)
+    return units(labels, [f"g{group}" if group else f"i{row:09d}" for row, group in enumerate(groups)])
 
-
-# The `sklearn` preset: squared penalty, its strength chosen on held-out images.
 
 #: Values of C that are tried, as in scikit-learn: the loss is a sum, C multiplies it.
 COSTS = tuple(float(f"1e{power}") for power in range(-4, 5))
@@ -276,9 +246,8 @@ def sklearn_probe(
 ) -> Outcome:
     """LogisticRegression(C), C of the best balanced accuracy on `val` or in 5-fold cross-validation on train.
 
-    `val` are features and labels. Among equals the smallest C. The classifier is then fitted on all of
-    `train` (not on `val`). With `groups` (of the training images) the folds are whole groups. Where every
-    class has one training image nothing can be held out, and C is scikit-learn's own 1.
+    Among equals the smallest C. With `groups` the folds are whole groups; where every class has one training
+    image, C is scikit-learn's own 1.
     """
     x, y = train.to(device), train_labels.to(device)
     if val is not None:
@@ -298,17 +267,9 @@ def sklearn_probe(
         scores = np.mean(by_fold, axis=0)
     best = COSTS[int(np.argmax(scores))]
     tried = {f"{cost:g}": float(score) for cost, score in zip(COSTS, scores, strict=True)}
-    return regularised_probe(
-        x,
-        y,
-        test,
-        n_classes=n_classes,
-        penalty=_penalty(best, y),
-        max_iteration=max_iteration,
-        tolerance=_FINAL,
-        device=device,
-        info={"C": best, "C_chosen_on": chosen_on, "balanced_accuracy_by_C": tried},
-    )
+    how: dict[str, Any] = {"max_iteration": max_iteration, "tolerance": _FINAL, "device": device}
+    info = {"C": best, "C_chosen_on": chosen_on, "balanced_accuracy_by_C": tried}
+    return regularised_probe(x, y, test, n_classes=n_classes, penalty=_penalty(best, y), info=info, **how)
 
 
 def _penalty(cost: float, labels: Tensor) -> Penalty:
@@ -317,32 +278,22 @@ def _penalty(cost: float, labels: Tensor) -> Penalty:
     With two classes scikit-learn fits one weight vector w; the two of a softmax are w/2 and -w/2, whose
     squares add up to half of that of w: they count twice.
     """
-    halves = 2.0 if len(torch.unique(labels)) == 2 else 1.0
-    return Penalty("squared", halves / (cost * len(labels)))
+    return Penalty("squared", (2.0 if len(torch.unique(labels)) == 2 else 1.0) / (cost * len(labels)))
 
 
 def _scores(
     x: Tensor, y: Tensor, queries: Tensor, labels: Tensor, n_classes: int, max_iteration: int
 ) -> np.ndarray:
-    """Balanced accuracy on the queries for every C."""
     present = torch.unique(y)
     if len(present) < 2:
         return np.zeros(len(COSTS))
-    predicted = [present[solution.logits(queries).argmax(1)] for solution in _path(x, y, max_iteration)]
-    said = torch.nn.functional.one_hot(torch.stack(predicted), n_classes).double()
-    values = evaluate_episodes(said, labels)["balanced_accuracy"]
-    return np.nan_to_num(values, nan=-1.0)
-
-
-def _path(x: Tensor, y: Tensor, max_iteration: int) -> Iterator[Solution]:
-    """The solution for every C, each found from the one before."""
-    solution = None
-    for cost in COSTS:
+    solution, predicted = None, []
+    for cost in COSTS:  # each solution is found from the one before
         _, solution = _fitted(x, y, _penalty(cost, y), max_iteration, _CHOOSING, solution)
-        yield solution
+        predicted.append(present[solution.logits(queries).argmax(1)])
+    said = torch.nn.functional.one_hot(torch.stack(predicted), n_classes).double()
+    return np.nan_to_num(evaluate_episodes(said, labels)["balanced_accuracy"], nan=-1.0)
 
-
-# Label efficiency: how much of the training set a linear probe needs.
 
 SHARES = (0.01, 0.05, 0.10, 0.25, 0.50, 1.0)
 SEEDS = 5
@@ -357,25 +308,16 @@ def nested_parts(
     >>> len(parts[0.05][0]), set(parts[0.05][0].tolist()) <= set(parts[0.25][0].tolist())
     (10, True)
     """
-    orders = [
-        [
-            np.random.default_rng([seed, run, label]).permutation(np.flatnonzero(labels == label))
-            for label in np.unique(labels)
-        ]
-        for run in range(seeds)
-    ]
-    for share in shares:
-        # All of the training set is the same set for every seed.
-        used = orders if share < 1 else orders[:1]
-        yield (
-            share,
-            [
-                torch.from_numpy(
-                    np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in order]))
-                )
-                for order in used
-            ],
-        )
+
+    def part(share: float, run: int) -> torch.Tensor:
+        chosen = []
+        for label in np.unique(labels):
+            rows = np.random.default_rng([seed, run, label]).permutation(np.flatnonzero(labels == label))
+            chosen.append(rows[: max(1, round(share * len(rows)))])
+        return torch.from_numpy(np.sort(np.concatenate(chosen)))
+
+    for share in shares:  # all of the training set is the same set for every seed
+        yield share, [part(share, run) for run in range(seeds if share < 1 else 1)]
 
 
 def setting_of(share: float) -> str:

@@ -1,7 +1,5 @@
-"""Exact nearest neighbors: an inexact matrix product proposes candidates, float64 decides among them.
-
-The products of unit rows have a known error bound. Where the k-th and the next candidate differ by more, the
-order is certain; otherwise the candidates are compared again in float64. The result is that of float64.
+"""Exact nearest neighbors: an inexact matrix product proposes candidates, float64 decides among those that
+differ by less than its known error bound.
 """
 
 from __future__ import annotations
@@ -39,10 +37,7 @@ class Neighbours:
 def nearest(
     train: Tensor, test: Tensor, *, k: int, centring: Centring, ranked: bool = False, memory: int = MEMORY
 ) -> Neighbours:
-    """Find the k nearest by L2 distance of centered unit features; among equal distances the lowest row.
-
-    With `ranked` the nearest comes first.
-    """
+    """Find the k nearest by L2 distance of centered unit features, the lowest row among equals."""
     large = len(train) * len(test) * train.shape[1] >= _LARGE
     formats: tuple[torch.dtype, ...] = (torch.float32,)
     if large and train.device.type == "cpu" and _bfloat16_is_fast():
@@ -94,7 +89,6 @@ class NeighbourSearch:
         self.keys[part] = self.centring.apply(self.train[part], dtype=torch.float32)
 
     def nearest(self, test: Tensor, *, k: int, ranked: bool = False) -> Neighbours:
-        """Find the k nearest training rows of every query, as the function `nearest`."""
         if k > len(self.train):
             raise HistobenchError(
                 f"n_neighbors is {k} but there are {len(self.train)} training images; "

@@ -38,7 +38,6 @@ def cut(pixels: NDArray[np.uint8], size: int, fill: int) -> NDArray[np.uint8]:
 
 
 def joined(tiles: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """The tiles of `cut` as the image [h, w, ...] that they come from."""
     size, inside = tiles.shape[1], tiles.shape[3:]
     columns = math.ceil(width / size)
     whole = tiles.reshape(-1, columns, size, size, *inside).swapaxes(1, 2)
@@ -46,7 +45,6 @@ def joined(tiles: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint
 
 
 def upsampled(values: Tensor, size: int) -> Tensor:
-    """Maps [b, c, h, w] over a tile at the size of its mask."""
     return F.interpolate(values, size=(size, size), mode="bilinear", align_corners=False)
 
 
@@ -79,8 +77,7 @@ class Masks:
         return self.truth[rows.to(self.truth.device)]
 
     def loss(self, logits: Tensor, rows: Tensor) -> Tensor:
-        size = self.truth.shape[-1]
-        large = upsampled(logits.flatten(1, 2), size).unflatten(1, logits.shape[1:3])
+        large = upsampled(logits.flatten(1, 2), self.truth.shape[-1]).unflatten(1, logits.shape[1:3])
         return head_loss(large, self.of(rows).to(logits.device))
 
     def predicted(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Counts:
@@ -96,13 +93,11 @@ class Masks:
         return np.add.reduceat(np.concatenate(tiles, axis=1), starts, axis=1)
 
     def costs(self, predicted: Counts, rows: Ints) -> list[float]:
-        """One minus Dice."""
         dice = [foreground_dice(each, self.classes) for each in predicted]
         return [1.0 - float(np.nanmean(each)) if np.isfinite(each).any() else 1.0 for each in dice]
 
 
 def foreground_dice(counts: Counts, classes: Sequence[str]) -> NDArray[np.float64]:
-    """The mean Dice of the foreground classes of each image, from pixels [images, 3, classes]."""
     both, predicted, true = counts.astype(np.float64).swapaxes(0, 1)
     return mean_of_images(image_dice(both, predicted, true)[:, foreground(classes)])
 
@@ -182,8 +177,7 @@ class Drawn:
             found = []
             for part in rows.split(QUERIES):
                 near, places = (part @ bank.T).float().topk(min(NEIGHBORS, len(bank)), dim=1)
-                weights = (near / TEMPERATURE).softmax(dim=1)
-                found.append(torch.einsum("nk,nkc->nc", weights, classes[places]))
+                found.append(torch.einsum("nk,nkc->nc", (near / TEMPERATURE).softmax(dim=1), classes[places]))
             return torch.cat(found).view(b, h, w, -1).permute(0, 3, 1, 2)
 
         return readout

@@ -1,8 +1,5 @@
-"""Multinomial logistic regression: L-BFGS in a metric of the features' leading directions.
-
-The objective is mean cross-entropy + penalty(W); the bias is free. The spectrum of a network's features spans
-orders of magnitude, which costs plain L-BFGS many passes. A few hundred rows show the leading directions
-and their variances; in that metric all directions look alike.
+"""Multinomial logistic regression, mean cross-entropy + penalty(W): L-BFGS in a metric of the leading
+directions of the features, which a few hundred rows show; in it all directions look alike.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ class Penalty:
     strength: float
 
     def value(self, weight: Tensor) -> float:
-        """Return the penalty of W."""
         norm = float(weight.norm())
         return self.strength * (norm if self.kind == "norm" else norm * norm / 2)
 
@@ -68,11 +64,9 @@ class Solution:
     converged: bool
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return logits [n, c] in float64."""
         return features.double() @ self.weight.T + self.bias
 
     def probabilities(self, features: Tensor) -> Tensor:
-        """Return class probabilities [n, c] in float64."""
         return torch.softmax(self.logits(features), dim=1)
 
 
@@ -94,8 +88,7 @@ class SoftmaxLoss:
         self.features, self.mean, self.penalty = features, mean, penalty
         self.count = len(features) if kept is None else int(kept.sum())
         self.evaluations = 0
-        size = len(features) // _BLOCKS
-        ends = [0, size * _BLOCKS, len(features)]
+        ends = [0, len(features) // _BLOCKS * _BLOCKS, len(features)]
         self._parts = [
             [
                 None if rows is None else rows[start:end].reshape(blocks, -1, *rows.shape[1:])
@@ -131,9 +124,8 @@ class SoftmaxLoss:
             if kept is not None:
                 log_p *= kept[:, None]
             loss -= log_p.sum(2, dtype=torch.float64).sum()
-            residual.exp_().scatter_add_(
-                1, labels[:, None], torch.full_like(labels[:, None], -1, dtype=dtype)
-            )
+            minus = torch.full_like(labels[:, None], -1, dtype=dtype)
+            residual.exp_().scatter_add_(1, labels[:, None], minus)
             if kept is not None:
                 residual *= kept[:, None]
             pulled[:, :-1] += self._product(residual, x).sum(0, dtype=torch.float64)
@@ -151,7 +143,6 @@ class LeadingCurvature:
     at W = 0."""
 
     def __init__(self, features: Tensor, *, n_classes: int) -> None:
-        """Take it from some shifted rows [m, d]."""
         rows = features.double()
         length = rows.norm(dim=1, keepdim=True)
         usual = length.median()
@@ -200,7 +191,6 @@ class _History:
         self.products = like.new_empty(0, 0)  # s_i . y_j where j >= i, 0 elsewhere
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Remember a step."""
         kept = slice(max(0, len(self.steps) + 1 - _HISTORY), None)
         self.steps = torch.cat([self.steps[kept], step.view(1, -1)])
         self.changes = torch.cat([self.changes[kept], change.view(1, -1)])
@@ -310,9 +300,7 @@ def fit_softmax(
         else:
             theta = torch.cat([start.weight, (start.bias + start.weight @ (mean + shift))[:, None]], 1)
         if theta.numel() <= 2**18:
-            theta = (
-                theta.cpu()
-            )  # so small that the optimizer's own work is faster here than by calls to a GPU
+            theta = theta.cpu()  # so small that the optimizer is faster here than by calls to a GPU
         metric = LeadingCurvature((x[sample] - mean.to(x.dtype)).to(theta.device), n_classes=n_classes)
         loss = SoftmaxLoss(x, labels, mean=mean, penalty=penalty, kept=kept, threads=threads)
         point, value, iterations, converged = _minimize(
@@ -336,14 +324,12 @@ def _middle(x: Tensor, rows: Tensor) -> Tensor:
 
 def _is_steep(rows: Tensor, mean: Tensor) -> bool:
     """Tell whether rows differ so little, for their size, that their products lose too many digits."""
-    distance = float((rows - mean).norm(dim=1).median())
-    return 0 < _STEEP * distance < float(mean.norm())
+    return 0 < _STEEP * float((rows - mean).norm(dim=1).median()) < float(mean.norm())
 
 
 def _prior(labels: Tensor, d: int, n_classes: int) -> Tensor:
     """Return W = 0 and the bias that fits the class frequencies."""
     theta = torch.zeros(n_classes, d + 1, dtype=torch.float64, device=labels.device)
-    frequency = torch.bincount(labels, minlength=n_classes).double() / len(labels)
-    theta[:, -1] = frequency.log()
+    theta[:, -1] = (torch.bincount(labels, minlength=n_classes).double() / len(labels)).log()
     theta[:, -1] -= theta[:, -1].mean()
     return theta

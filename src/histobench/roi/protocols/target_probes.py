@@ -1,12 +1,5 @@
-"""Probes for targets that are not one class per image, on frozen features.
-
-    ridge(train, test, ...)      a number: ridge regression
-    cox(train, test, ...)        a time until an event or censoring: Cox regression with an L2 penalty
-    cumulative_link(train, ...)  ordered levels: proportional odds with an L2 penalty
-
-Features are standardized by the training rows. The penalty is chosen on the validation set, or else by
-five-fold cross-validation of the training rows, whole groups at a time; everything that is learned, the
-standardization included, is learned again in every fold.
+"""Probes for targets that are not one class per image, on standardized features. The penalty is chosen on the
+validation set, or else by five-fold cross-validation in which everything is learned again, by whole groups.
 """
 
 from __future__ import annotations
@@ -61,11 +54,7 @@ Loss = Callable[[Floats, Floats, NDArray[np.bool_]], Floats]
 def ridge(
     train: ProbeRows, test: Tensor, *, val: ProbeRows | None = None, seed: int = 0, device: str = "cpu"
 ) -> TargetOutcome:
-    """Ridge regression, the penalty of the least squared error on held-out rows.
-
-    The result is that of scikit-learn's `Ridge(alpha)` on `StandardScaler` features, with `alpha` as in
-    `info`.
-    """
+    """scikit-learn's `Ridge` on `StandardScaler` features, the penalty chosen on held-out rows."""
 
     path = partial(_ridge_path, device=device)
     sizes = train.features.shape
@@ -78,8 +67,7 @@ def _ridge_path(train: ProbeRows, queries: Tensor, *, device: str) -> Floats:
     y = torch.from_numpy(train.truth).to(x)
     middle = y.mean(0)
     # Whichever of the two matrices is smaller; both give the same predictions.
-    gram = x.T @ x if d <= n else x @ x.T
-    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = torch.linalg.eigh(x.T @ x if d <= n else x @ x.T)
     if d <= n:
         left, right = scaled @ vectors, vectors.T @ (x.T @ (y - middle))
     else:
@@ -92,10 +80,7 @@ def _ridge_path(train: ProbeRows, queries: Tensor, *, device: str) -> Floats:
 
 
 def standardized(train: Tensor, queries: Tensor, device: str) -> tuple[Tensor, Tensor]:
-    """Training and other features in float64, by mean and spread of the training rows.
-
-    Features that never change in training are left out of both.
-    """
+    """Features in float64 by mean and spread of the training rows; without those that never change there."""
     x = train.to(device, torch.float64)
     middle, spread = x.mean(0), x.std(0, correction=0)
     changes = spread > 1e-10 * middle.abs().clamp_min(torch.finfo(torch.float64).tiny)
@@ -119,7 +104,6 @@ def _chosen(
     val: ProbeRows | None,
     seed: int,
 ) -> TargetOutcome:
-    """Predictions with the strength of the least loss on held-out rows; `alpha` is it times the sizes."""
     losses, chosen_on = _held_out_losses(train, path, loss, len(strengths), val=val, seed=seed)
     alphas = [math.prod(sizes, start=strength) for strength in strengths]
     best = int(np.argmin(losses))
@@ -151,8 +135,6 @@ def _held_out_losses(
     return total / len(train.truth), f"{len(parts)}-fold cross-validation on the training set, by {by}"
 
 
-# Survival: Cox regression, with Breslow's form of ties.
-
 #: Weaker penalties leave a partial likelihood without a maximum, where patients are fewer than features.
 _COX_STRENGTHS = STRENGTHS[4:]
 
@@ -160,11 +142,9 @@ _COX_STRENGTHS = STRENGTHS[4:]
 def cox(
     train: ProbeRows, test: Tensor, *, val: ProbeRows | None = None, seed: int = 0, device: str = "cpu"
 ) -> TargetOutcome:
-    """Cox regression with an L2 penalty; the prediction is the log of the relative risk.
+    """scikit-survival's `CoxPHSurvivalAnalysis(alpha)` on `StandardScaler` features: log risks.
 
-    The penalty has the largest cross-validated partial likelihood (Verweij and van Houwelingen 1993): what
-    the held-out patients add to the likelihood of the others. The result is that of scikit-survival's
-    `CoxPHSurvivalAnalysis(alpha)` on `StandardScaler` features, with `alpha` as in `info`.
+    The penalty has the largest cross-validated partial likelihood (Verweij and van Houwelingen 1993).
     """
 
     path, events = partial(_cox_path, device=device), train.truth[:, 1].sum()
@@ -175,12 +155,9 @@ def cox(
 
 
 def _likelihood_added(said: Floats, truth: Floats, held_out: NDArray[np.bool_]) -> Floats:
+    others, every = RiskSets(truth[~held_out]), RiskSets(truth)
     return np.array(
-        [
-            RiskSets(truth[~held_out]).log_likelihood(risk[~held_out, 0])
-            - RiskSets(truth).log_likelihood(risk[:, 0])
-            for risk in said
-        ]
+        [others.log_likelihood(risk[~held_out, 0]) - every.log_likelihood(risk[:, 0]) for risk in said]
     )
 
 
@@ -195,7 +172,6 @@ class RiskSets:
         self.last = np.searchsorted(-times, -times[self.events], side="right") - 1
 
     def log_likelihood(self, risk: Floats) -> float:
-        """The partial log-likelihood of log risks [n]."""
         eta = risk[self.order]
         top = eta.max(initial=0.0)
         at_risk = np.maximum(np.cumsum(np.exp(eta - top))[self.last], 1e-300)
@@ -212,7 +188,6 @@ class RiskSets:
         return slope / len(eta), (share - risk**2 * np.cumsum(used[::-1])[::-1]) / len(eta)
 
     def _shares(self, risk: Floats) -> tuple[Floats, Floats]:
-        """How much of each patient's risk the events at or before the own time use up, and sums at risk."""
         at_risk = np.maximum(np.cumsum(risk)[self.last], 1e-300)
         used = np.zeros(len(risk))
         np.add.at(used, self.last, 1 / at_risk)
@@ -246,7 +221,6 @@ def _cox_path(train: ProbeRows, queries: Tensor, *, device: str) -> Floats:
 
 
 def l2_cox(x: Floats, truth: Floats, queries: Floats, penalty: float) -> Floats:
-    """Log risks of queries [m, d] from centered features [n, d], under a fixed L2 penalty."""
     z, others = _reduced(torch.from_numpy(x), torch.from_numpy(queries))
     return np.asarray(others @ _newton(RiskSets(truth), z, np.zeros(z.shape[1]), penalty))
 
@@ -263,8 +237,6 @@ def _reduced(x: Tensor, scaled: Tensor) -> tuple[Floats, Floats]:
 
 
 def _newton(sets: RiskSets, z: Floats, weights: Floats, penalty: float) -> Floats:
-    """The maximum of the penalized partial likelihood, from weights nearby."""
-
     def value(at: Floats) -> float:
         return sets.log_likelihood(z @ at) - penalty / 2 * float(at @ at)
 
@@ -281,9 +253,6 @@ def _newton(sets: RiskSets, z: Floats, weights: Floats, penalty: float) -> Float
     return weights
 
 
-# Ordered levels: the cumulative-link model with the logistic function (proportional odds).
-
-
 def cumulative_link(
     train: ProbeRows,
     test: Tensor,
@@ -293,11 +262,7 @@ def cumulative_link(
     seed: int = 0,
     device: str = "cpu",
 ) -> TargetOutcome:
-    """P(level <= k) = logistic(threshold k - score); the truth is the place of the level, from 0 on.
-
-    The predictions are the probabilities of the levels [n, levels]; the penalty on the weights has the
-    largest likelihood of held-out rows.
-    """
+    """P(level <= k) = logistic(threshold k - score), as probabilities [n, levels] of levels from 0 on."""
 
     def path(rows: ProbeRows, queries: Tensor) -> Floats:
         z, others = _reduced(*standardized(rows.features, queries, device))
@@ -334,7 +299,6 @@ def _level_probabilities(z: Floats, parameters: Floats, n_levels: int) -> Floats
 def _fit_levels(
     z: Floats, levels: NDArray[np.int64], n_levels: int, penalty: float, start: Floats | None
 ) -> Floats:
-    """Thresholds and weights of the least penalized negative log-likelihood."""
     if start is None:
         shares = np.cumsum(np.bincount(levels, minlength=n_levels) + 0.5)[:-1] / (len(levels) + n_levels / 2)
         inner = special.logit(shares)
@@ -350,15 +314,9 @@ def _fit_levels(
             narrow = 1 / np.expm1(upper - lower)
         above, below = special.expit(-upper) + narrow, special.expit(lower) + narrow
         by_threshold = np.bincount(levels + 1, above, n_levels + 1) - np.bincount(levels, below, n_levels + 1)
-        inner = by_threshold[1:-1]
-        after = np.cumsum(inner[::-1])[::-1]  # a gap moves every threshold behind it
-        gradient = np.concatenate(
-            [
-                after[:1],
-                after[1:] * np.exp(parameters[1 : n_levels - 1]),
-                z.T @ (below - above) - penalty * weights,
-            ]
-        )
+        after = np.cumsum(by_threshold[1:-1][::-1])[::-1]  # a gap moves every threshold behind it
+        gaps = after[1:] * np.exp(parameters[1 : n_levels - 1])
+        gradient = np.concatenate([after[:1], gaps, z.T @ (below - above) - penalty * weights])
         return float(penalty / 2 * weights @ weights - value.sum()), -gradient
 
     from scipy import optimize  # imported late: it is slow to load

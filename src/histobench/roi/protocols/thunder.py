@@ -17,7 +17,6 @@ from histobench.roi.protocols.outcome import Outcome
 HEADS = tuple((lr, decay) for lr in (1e-3, 1e-4, 1e-5) for decay in (0.0, 1e-3, 1e-4))
 NEIGHBOURS = (1, 3, 5, 10, 20, 30, 40, 50)
 SHOTS = (1, 2, 4, 8, 16)
-SUPPORT_SETS = 1000
 MEMORY = 2**27
 
 
@@ -38,8 +37,7 @@ def nine_heads(
     x, y, v = train.to(device), train_labels.to(device), val.to(device)
     weight, bias = _initial_heads(train.shape[1], n_classes, seed, device)
     rates = torch.tensor([lr for lr, _ in HEADS], device=device)
-    decays = torch.tensor([decay for _, decay in HEADS], device=device)
-    optimiser = _Adam([weight, bias], rates, decays)
+    optimiser = _Adam([weight, bias], rates, torch.tensor([decay for _, decay in HEADS], device=device))
     shuffle = torch.Generator().manual_seed(seed)
     best = (-1.0, 0, 0, weight[0].clone(), bias[0].clone())
     for epoch in range(1, epochs + 1):
@@ -50,15 +48,9 @@ def nine_heads(
         if scores[head] > best[0]:
             best = (scores[head], head, epoch, weight[head].clone(), bias[head].clone())
     f1, head, epoch, w, b = best
-    logits = test.to(device) @ w.T + b
-    probabilities = logits.double().softmax(1).cpu().numpy()
-    info = {
-        "lr": HEADS[head][0],
-        "weight_decay": HEADS[head][1],
-        "epoch": epoch,
-        "val_macro_f1": f1,
-        "epochs": epochs,
-    }
+    probabilities = (test.to(device) @ w.T + b).double().softmax(1).cpu().numpy()
+    rate, decay = HEADS[head]
+    info = {"lr": rate, "weight_decay": decay, "epoch": epoch, "val_macro_f1": f1, "epochs": epochs}
     return Outcome(probabilities, probabilities.argmax(1), info)
 
 
@@ -81,10 +73,8 @@ def knn_chosen_on_val(
     scores = _macro_f1(torch.stack(votes), val_labels, n_classes)
     k = possible[int(np.argmax(scores))]
     counts = count_votes(y[nearest(x, test.to(device), k=k, centring=unit).index], n_classes)
-    info = {
-        "n_neighbors": k,
-        "val_macro_f1_by_k": {str(each): score for each, score in zip(possible, scores, strict=True)},
-    }
+    by_k = {str(each): score for each, score in zip(possible, scores, strict=True)}
+    info = {"n_neighbors": k, "val_macro_f1_by_k": by_k}
     return Outcome((counts / k).cpu().numpy(), counts.argmax(1).cpu().numpy(), info)
 
 
@@ -95,15 +85,13 @@ def voted_simple_shot(
     *,
     n_classes: int,
     shot: int,
-    support_sets: int = SUPPORT_SETS,
+    support_sets: int = 1000,
     seed: int = 0,
     device: str = "cpu",
 ) -> Outcome:
     """One answer per image from the majority of many support sets (an ensemble, not a mean over episodes).
 
-    Per support set: centre by its mean, average each class, and take the class mean of the greatest cosine.
-    Supports keep their lengths in the average, unlike those of the `uni` recipe: only the class means and
-    the queries are scaled. Probabilities are vote fractions; among equals the lowest class id.
+    Supports keep their lengths in the average, unlike those of the `uni` recipe.
     """
     sampler = EpisodeSampler(train_labels.cpu().numpy(), seed=seed)
     episodes = sampler.draw(way=len(sampler.classes), shot=shot, n_iter=support_sets)
@@ -120,10 +108,8 @@ def voted_simple_shot(
 
 
 def _class_rays(train: Tensor, episodes: Episodes, queries: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Unit class means [E, way, d] and their products with the support mean, some episodes at a time."""
     _, way, shot = episodes.supports.shape
-    d = train.shape[1]
-    step = max(1, MEMORY // (8 * way * (shot * d + queries)))
+    step = max(1, MEMORY // (8 * way * (shot * train.shape[1] + queries)))
     for start in range(0, len(episodes), step):
         rows = torch.from_numpy(episodes.supports[start : start + step]).to(train.device)
         supports = train[rows].double()  # [E, way, shot, d]
@@ -143,7 +129,6 @@ def _initial_heads(d: int, n_classes: int, seed: int, device: str) -> tuple[Tens
 
 
 def _gradients(weight: Tensor, bias: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
-    """Gradients of the mean cross-entropy of every head."""
     error = (x @ weight.transpose(1, 2) + bias[:, None]).softmax(2)  # [heads, b, c]
     error[:, torch.arange(len(x), device=x.device), y] -= 1
     error /= len(x)
@@ -159,7 +144,6 @@ class _Adam:
         self.second = [torch.zeros_like(p) for p in parameters]
 
     def step(self, gradients: list[Tensor]) -> None:
-        """One update of every head."""
         self.steps += 1
         scale = (1 - 0.999**self.steps) ** 0.5
         for p, g, m, v in zip(self.parameters, gradients, self.first, self.second, strict=True):
@@ -171,11 +155,9 @@ class _Adam:
 
 
 def _macro_f1(predicted: Tensor, labels: Tensor, n_classes: int) -> list[float]:
-    """Macro F1 over the classes that occur, of several sets of predictions [s, n]."""
     truth = torch.nn.functional.one_hot(labels.to(predicted.device), n_classes).double()
     said = torch.nn.functional.one_hot(predicted, n_classes).double()
     hits = (said * truth).sum(1)
     total = said.sum(1) + truth.sum(0)
     occurs = total > 0
-    f1 = torch.where(occurs, 2 * hits / total.clamp_min(1), 0.0)
-    return (f1.sum(1) / occurs.sum(1)).tolist()
+    return (torch.where(occurs, 2 * hits / total.clamp_min(1), 0.0).sum(1) / occurs.sum(1)).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
@@ -10,24 +10,16 @@ from pathlib import Path
 
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.stored_intervals import shown_intervals
-from histobench.roi.data.image_table import file_name
-from histobench.roi.data.source import load_dataset
-from histobench.roi.registry.install import locate
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.roi.results.robustness_files import load_robustness
-from histobench.roi.results.stored_run import StoredRun
-from histobench.roi.task_catalogue import CLASS, ROBUSTNESS
-
-# The published numbers of the package, read and checked.
+from histobench.roi.task_catalogue import ROBUSTNESS
 
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """One number of one source: what was measured, on what, with which recipe.
+    """One number of one source; `unsure` could not be confirmed, `known` is a difference of the recipe.
 
-    `unsure` is what could not be confirmed, `known` a difference of the recipe that is reported with every
-    comparison, and `apart` a reason for which ours can never be compared with it. `n_images` is the number of
-    images behind the value, None where the source does not say.
+    `apart` is a reason for which ours can never be compared with it.
     """
 
     dataset: str
@@ -90,7 +82,6 @@ class OurValue:
     path: Path
     no_interval: str = ""  # why there is none
     n_images: int | None = None  # test images, or all images of a robustness index
-    same_names: bool | None = None  # as in the published split; None where that is not on this machine
 
 
 @dataclass(frozen=True)
@@ -111,16 +102,13 @@ class Verification:
         ours, theirs = self.ours.n_images, self.published.n_images
         mine = "unknown number of images" if ours is None else f"{ours:,} images"
         said = "number not published" if theirs is None else f"published: {theirs:,}"
-        names = {None: "identity of the images not checked", True: "the same image names"}
-        return f"{self.ours.dataset}: {mine} ({said}; {names.get(self.ours.same_names, 'other image names')})"
+        return f"{self.ours.dataset}: {mine} ({said})"
 
 
 def verify(results_dir: str | Path) -> list[Verification]:
     """Verdicts on every published number of which a results folder has the encoder, dataset and task.
 
-    A number is reproduced when it lies in our 95 % interval, up to the rounding of the source. Another split,
-    preset, setting, image size or number of images is no reproduction, and is named. Where none of ours can
-    be compared, the one with the fewest differences is shown.
+    Where none of ours can be compared, the one with the fewest differences is shown.
     """
     ours = list(stored_values(Path(results_dir)))
     verdicts = []
@@ -128,7 +116,8 @@ def verify(results_dir: str | Path) -> list[Verification]:
         near = [judge(published, value) for value in ours if _is_near(published, value)]
         compared = [verdict for verdict in near if verdict.verdict != NOT_COMPARABLE]
         # Each result that can be compared counts: one that agrees does not hide one that does not.
-        verdicts += compared or sorted(near, key=_differences)[:1]
+        few = sorted(near, key=lambda verdict: (verdict.because.count(";"), str(verdict.ours.path)))
+        verdicts += compared or few[:1]
     return verdicts
 
 
@@ -157,7 +146,6 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                     caveats=run.caveats,
                     path=run.path,
                     n_images=run.num_samples,
-                    same_names=_same_names(run),
                 )
     for pack in load_robustness(results_dir):
         info = pack.content["additional_info"]
@@ -181,33 +169,13 @@ def stored_values(results_dir: Path) -> Iterable[OurValue]:
                 )
 
 
-def _same_names(run: StoredRun) -> bool | None:
-    """Whether the test images of a run are called as those of the public dataset that was downloaded."""
-    known = _published_names(run.identity.dataset) if run.target == CLASS else None
-    return None if known is None else {file_name(name) for name in run.predictions.img_names} == known
-
-
-@lru_cache(maxsize=8)
-def _published_names(dataset: str) -> frozenset[str] | None:
-    try:
-        place = locate(dataset)
-        images = load_dataset(place.table, classes_file=place.classes_file) if place else None
-    except HistobenchError:  # not a public dataset, or its table cannot be read
-        return None
-    if images is None:
-        return None
-    return frozenset(file_name(image.name) for image in images.splits.get("test", ()))
-
-
 def judge(published: PublishedValue, ours: OurValue) -> Verification:
     """The verdict on one published number and one of ours for the same encoder, dataset and task."""
     apart = _apart(published, ours)
     if apart:
         return Verification(published, ours, NOT_COMPARABLE, "; ".join(apart))
     if ours.low is None or ours.high is None:
-        again = "no interval is stored; run: histobench robustness" if ours.task == ROBUSTNESS else ""
-        because = ours.no_interval or again or "our value has no interval"
-        return Verification(published, ours, NOT_COMPARABLE, because)
+        return Verification(published, ours, NOT_COMPARABLE, ours.no_interval or "our value has no interval")
     inside = ours.low - ROUNDING <= published.value <= ours.high + ROUNDING
     return Verification(published, ours, REPRODUCED if inside else DIFFERS)
 
@@ -222,13 +190,13 @@ def _is_near(published: PublishedValue, ours: OurValue) -> bool:
 
 
 def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
+    from histobench.roi.encoders.registry import get_spec
+
     found = []
     # Names are given by people; the number of images tells whether they are the published ones.
     if published.n_images and ours.n_images and published.n_images != ours.n_images:
         found.append(f"another number of images (theirs {published.n_images:,}, ours {ours.n_images:,})")
-    elif ours.same_names is False:
-        found.append(f"other images (their names are not those of {ours.dataset} as it is downloaded)")
-    fields: Sequence[tuple[str, str, str]] = (
+    compared = (
         ("split", published.dataset, ours.dataset),
         ("encoder variant", published.encoder, ours.encoder),
         ("preset", published.preset, ours.preset),
@@ -236,30 +204,16 @@ def _apart(published: PublishedValue, ours: OurValue) -> list[str]:
     )
     found += [
         f"another {what} (theirs {theirs or 'none'}, ours {mine or 'none'})"
-        for what, theirs, mine in fields
+        for what, theirs, mine in compared
         if theirs.lower() != mine.lower() and (theirs or what != "preset")  # zero-shot has no preset
     ]
     if published.apart:
         found.insert(0, published.apart)
-    expected = _own_size(published.encoder)
-    if expected and ours.size and ours.size != expected:
+    expected = str(get_spec(published.encoder).transform.crop)
+    if ours.size and ours.size != expected:
         found.append(f"another image size (the encoder's own is {expected}, ours {ours.size})")
     return found
 
 
-def _own_size(encoder: str) -> str:
-    from histobench.roi.encoders.registry import get_spec
-
-    try:
-        return str(get_spec(encoder).transform.crop)
-    except HistobenchError:
-        return ""
-
-
 def _base(name: str) -> str:
     return name.lower().partition("@")[0]
-
-
-def _differences(verdict: Verification) -> tuple[int, str]:
-    """How many differences keep a result from being compared, and its path."""
-    return verdict.because.count(";"), str(verdict.ours.path)

@@ -26,15 +26,6 @@ from histobench.roi.registry.dataset_entry import RemoteFile, size_in_words
 
 _CHUNK = 1 << 20
 _AT_ONCE = 4
-#: How files begin whose checksum no one published: what is something else is not kept.
-_BEGINNINGS = {
-    ".zip": b"PK",
-    ".npz": b"PK",
-    ".gz": b"\x1f\x8b",
-    ".tgz": b"\x1f\x8b",
-    ".h5": b"\x89HDF",
-    ".parquet": b"PAR1",
-}
 
 
 @dataclass(frozen=True)
@@ -51,10 +42,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Brings the files of a dataset into a folder; what is there and right is not fetched again.
-
-    `accept` are checksums (md5 or sha256) that are taken instead of the published ones.
-    """
+    """Brings files into a folder; `accept` are checksums that are taken instead of the published ones."""
 
     folder: Path
     dataset: str
@@ -64,10 +52,7 @@ class Fetcher:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def fetch_all(self, files: Sequence[RemoteFile]) -> list[Fetched]:
-        """Fetch files, some at a time; the first error stops the others.
-
-        The free space of the disk is checked before the first byte.
-        """
+        """Fetch files, some at a time; the first error stops the others."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_space(files)
         with ThreadPoolExecutor(max_workers=max(1, min(_AT_ONCE, len(files)))) as pool:
@@ -78,10 +63,9 @@ class Fetcher:
                 # Anyone who waits for an error, or has interrupted, does not wait for the other gigabytes.
                 self.stop.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-        failed = [job.exception() for job in jobs if not job.cancelled() and job.exception()]
-        for error in sorted(failed, key=lambda error: isinstance(error, TransferStoppedError)):
-            assert error is not None
-            raise error
+        failed = [error for job in jobs if not job.cancelled() and (error := job.exception())]
+        if failed:  # rather than the files that were stopped for it
+            raise min(failed, key=lambda error: isinstance(error, TransferStoppedError))
         return [job.result() for job in jobs]
 
     def fetch(self, file: RemoteFile) -> Fetched:
@@ -98,17 +82,13 @@ class Fetcher:
         return replace(found, path=target)
 
     def check(self, path: Path, file: RemoteFile, *, keep: bool) -> Fetched:
-        """Compare size and checksums with what is published; a wrong file is an error that names both.
-
-        With `keep` the wrong file stays where it is (it may be the user's own); else it is deleted.
-        """
-        size = path.stat().st_size
-        if not file.pinned:
-            _check_beginning(path, file, keep=keep)
-        md5, sha256 = _hashes(path)
-        wrong = (
-            [f"{size:,} bytes, but {file.bytes:,} are published"] if file.bytes not in (None, size) else []
-        )
+        """Compare size and checksums with what is published; with `keep` a wrong file is not deleted."""
+        size, (md5, sha256) = path.stat().st_size, _hashes(path)
+        with open(path, "rb") as handle:
+            page = is_page(handle.read(256)) and not expects_page(file.name)
+        wrong = []
+        if file.bytes not in (None, size):
+            wrong.append(f"{size:,} bytes, but {file.bytes:,} are published")
         wrong += [
             f"{kind} {got}, but {wanted} is published"
             for kind, wanted, got in (("md5", file.md5, md5), ("sha256", file.sha256, sha256))
@@ -116,13 +96,14 @@ class Fetcher:
         ]
         if wrong and {md5, sha256} & {checksum.lower() for checksum in self.accept}:
             return Fetched(path, size, md5, sha256, verified=False, accepted=True)
-        if wrong:
-            looks = ""
-            if keep:
-                with open(path, "rb") as handle:
-                    looks = " (it is a web page)" if is_page(handle.read(256)) else ""
-            raise _refused(path, f"{file.name}: {wrong[0]}{looks}", keep, _how_to_accept(sha256))
-        return Fetched(path, size, md5, sha256, file.pinned)
+        if not wrong and (file.pinned or not page):
+            return Fetched(path, size, md5, sha256, file.pinned)
+        what = "; ".join([*wrong[:1], *(["it is a web page"] if page else [])])
+        advice = _how_to_accept(sha256) if wrong else ""
+        after = f"remove {path} and fetch it again" if keep else "nothing was kept; try again"
+        if not keep:
+            discard(path)
+        raise HistobenchError(f"{file.name}: {what}; {after}{advice}")
 
     def _bring(self, part: Path, file: RemoteFile) -> None:
         """Bring a file to `part`; another size than published is refused, unless a checksum is accepted."""
@@ -154,25 +135,6 @@ class Fetcher:
 
 def _how_to_accept(checksum: str) -> str:
     return f". To use this file as it is: histobench data get ... --accept-checksum {checksum}"
-
-
-def _refused(path: Path, message: str, keep: bool, advice: str = "") -> HistobenchError:
-    """The error for a wrong file, which is deleted unless it is to be kept."""
-    if keep:
-        return HistobenchError(f"{message}; remove {path} and fetch it again{advice}")
-    discard(path)
-    return HistobenchError(f"{message}; nothing was kept; try again{advice}")
-
-
-def _check_beginning(path: Path, file: RemoteFile, *, keep: bool) -> None:
-    """Without a checksum, at least: no web page, and what the name says."""
-    with open(path, "rb") as handle:
-        beginning = handle.read(256)
-    suffix = Path(file.name).suffix
-    page = is_page(beginning) and not expects_page(file.name)
-    if not beginning or page or not beginning.startswith(_BEGINNINGS.get(suffix.lower(), b"")):
-        what = "empty" if not beginning else "a web page" if is_page(beginning) else f"no {suffix} file"
-        raise _refused(path, f"{file.name}: the downloaded file is {what}", keep)
 
 
 def _hashes(path: Path) -> tuple[str, str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,10 +19,6 @@ from histobench.core.records import Entry, read_entry
 CONFIDENCES = ("A", "B", "C")
 #: open: a plain download; token: a gated hub; form: files come by request and are put in place by hand.
 ACCESS = ("open", "token", "form")
-SPLIT_RULES = (
-    *("ranges", "images", "rows", "cases", "cases-per-class", "patients-per-class"),
-    *("groups", "column", "listed"),
-)
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class PeerSplit(Entry):
     """A published split under its name (`bach@eva`); `rule` says how it is drawn."""
 
     name: str
-    rule: str = field(metadata={"words": SPLIT_RULES})
+    rule: str
     options: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     md5: str | None = None
@@ -96,22 +92,14 @@ class PublicDataset(Entry):
     prompts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
-    def size(self) -> int | None:
-        """Bytes to fetch, None if a file's size is not known."""
-        sizes = [file.bytes for file in self.files]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
-
-    @property
     def size_text(self) -> str:
         """The size for people: "12.5 GB", "about 10.4 GB", "at least 3.1 GB", or "size not published"."""
         stated = [file.size_text for file in self.files if file.size_text]
         known = sum(file.bytes or 0 for file in self.files)
-        if stated and not known:
-            return f"about {' + '.join(stated)}"
         if not known:
-            return "size not published"
-        text = size_in_words(known)
-        return text if self.size is not None else f"at least {text}"
+            return f"about {' + '.join(stated)}" if stated else "size not published"
+        whole = all(file.bytes is not None for file in self.files)
+        return size_in_words(known) if whole else f"at least {size_in_words(known)}"
 
     @property
     def site_columns(self) -> tuple[str, ...]:
@@ -130,15 +118,7 @@ class PublicDataset(Entry):
 
 
 def size_in_words(count: int) -> str:
-    """Bytes for people.
-
-    >>> size_in_words(12_500_000_000), size_in_words(3_000_000)
-    ('12.5 GB', '3.0 MB')
-    """
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-# The registry file, read once: look a dataset up, or filter them all.
 
 
 @functools.cache
@@ -153,11 +133,7 @@ def all_datasets() -> dict[str, PublicDataset]:
 
 
 def find(name: str) -> tuple[PublicDataset, str | None]:
-    """The dataset and, for `bach@eva`, the published split.
-
-    >>> find("bach@eva")[0].organ
-    'breast'
-    """
+    """The dataset and, for `bach@eva`, the published split."""
     base, _, split = name.partition("@")
     datasets = all_datasets()
     if base not in datasets:
@@ -169,17 +145,15 @@ def find(name: str) -> tuple[PublicDataset, str | None]:
 
 def not_found(text: str) -> str:
     """What to say of a source that is neither a file nor a public dataset."""
-    shown = text if len(text) <= 300 else f"{text[:300]}..."
-    parent = Path(text[:300]).parent
-    try:
-        beside = [str(parent / entry.name) for entry in parent.iterdir() if not entry.name.startswith(".")]
-    except (OSError, ValueError):
-        beside = []
-    hint = did_you_mean(text[:300], [*all_datasets(), *beside])
+    text = text[:300]
+    folder = os.path.dirname(text) or "."
+    there = os.listdir(folder) if os.path.isdir(folder) else []
+    beside = [os.path.normpath(os.path.join(folder, name)) for name in there]
+    hint = did_you_mean(text, [*all_datasets(), *beside])
     if hint.startswith("did you mean"):
-        return f"{shown} does not exist; {hint}"
+        return f"{text} does not exist; {hint}"
     return (
-        f"{shown} does not exist (expected a CSV file, a folder of class folders, TAR shards, "
+        f"{text} does not exist (expected a CSV file, a folder of class folders, TAR shards, "
         "hf:OWNER/DATASET, or a name of: histobench data list)"
     )
 
@@ -191,11 +165,7 @@ def is_name(text: str) -> bool:
 def select(
     *, organ: str | None = None, license: str | None = None, site: bool = False, open_only: bool = False
 ) -> list[PublicDataset]:
-    """The datasets of an organ, with a license (compared by its beginning), with sites, openly downloadable.
-
-    >>> [entry.name for entry in select(organ="lymph node", license="CC0", site=True, open_only=True)][:1]
-    ['camelyon17-wilds']
-    """
+    """The datasets of an organ, with a license (by its beginning), with sites, openly downloadable."""
     return [
         entry
         for entry in all_datasets().values()

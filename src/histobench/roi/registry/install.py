@@ -1,13 +1,7 @@
-"""A public dataset on this disk: fetched, checked, listed as CSV, found again by its name, removed.
-
-A dataset's folder holds `downloads/` (the published files), `images/` (what had to be unpacked), one CSV per
-split (`bach.csv`, `bach@eva.csv`) that says path, label, split, group and sites of every image, the class map
-`bach.txt`, and `dataset.json`: what was fetched, its checksums, and what is not confirmed.
-"""
+"""A public dataset on this disk: fetched, checked, listed as CSV, found again by its name, removed."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
@@ -30,8 +24,6 @@ from histobench.roi.registry.dataset_entry import PublicDataset, find
 from histobench.roi.registry.peer_splits import drawn
 from histobench.roi.registry.table_rows import Row, read_rows
 
-#: Where datasets go without `--to`.
-FOLDER_VARIABLE = "HISTOBENCH_DATA"
 #: Says that someone is fetching into this folder; the next one waits and finds the work done.
 _CLAIM = ".fetching.json"
 _log = logging.getLogger(__name__)
@@ -50,7 +42,7 @@ class Installed:
 
 def data_folder() -> Path:
     """`HISTOBENCH_DATA`, or `datasets` in the cache folder."""
-    given = os.environ.get(FOLDER_VARIABLE)
+    given = os.environ.get("HISTOBENCH_DATA")
     return Path(given).expanduser() if given else cache_dir() / "datasets"
 
 
@@ -69,18 +61,10 @@ def get(
     """
     entry, split = find(name)
     folder = _folder_of(entry, to)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with exclusive(
-            folder / _CLAIM,
-            on_wait=partial(_log.warning, "another process is fetching %s; waiting for it", name),
-        ):
-            _install(entry, folder, Fetcher(folder / "downloads", entry.name, progress, pause, accept))
-    except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise HistobenchError(
-            f"{entry.name}: {error.filename or folder}: {reason or error}; the partial download is kept"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = partial(_log.warning, "another process is fetching %s; waiting for it", name)
+    with exclusive(folder / _CLAIM, on_wait=waiting):
+        _install(entry, folder, Fetcher(folder / "downloads", entry.name, progress, pause, accept))
     if to is not None:
         write_json(data_folder() / f"{entry.name}.json", {"folder": str(folder.resolve())})
     return require(f"{entry.name}@{split}" if split else entry.name)
@@ -132,23 +116,17 @@ def accepted_files(table: Path) -> list[str]:
 
 
 def require(name: str, *, recommended: bool = False) -> Installed:
-    """The dataset on this disk; where it is not, the error says the command and the size.
-
-    With `recommended` a name without a split means the split that its entry recommends, if it does.
-    """
+    """The dataset on this disk, or an error; with `recommended` a name may mean its recommended split."""
     entry, split = find(name)
     if recommended and split is None and entry.recommended:
         name = f"{entry.name}@{entry.recommended}"
-    found = locate(name)
-    if found is None:
-        reason = (_read_record(_folder_of(entry, None)) or {}).get("lost_splits", {}).get(find(name)[1])
-        if reason:
-            raise HistobenchError(f"{name} is not available: {reason}")
-        raise HistobenchError(
-            f"{name} is not on this machine; fetch it ({entry.size_text}) with:"
-            f" histobench data get {entry.name}"
-        )
-    return found
+    if found := locate(name):
+        return found
+    if reason := (_read_record(_folder_of(entry, None)) or {}).get("lost_splits", {}).get(find(name)[1]):
+        raise HistobenchError(f"{name} is not available: {reason}")
+    raise HistobenchError(
+        f"{name} is not on this machine; fetch it ({entry.size_text}) with: histobench data get {entry.name}"
+    )
 
 
 def remove(name: str) -> tuple[Path, int]:
@@ -157,20 +135,14 @@ def remove(name: str) -> tuple[Path, int]:
     folder = _folder_of(entry, None)
     if _read_record(folder) is None and not (folder / "downloads").is_dir():
         raise HistobenchError(f"{entry.name} is not on this machine")
-    size = 0
+    patterns = ["downloads/**/*", "images/**/*", "dataset.json", _CLAIM]
+    patterns += [f"{entry.name}.*", f"{entry.name}@*.csv"]
+    files = [path for pattern in patterns for path in folder.glob(pattern) if not path.is_dir()]
+    size = sum(path.lstat().st_size for path in files)
+    for path in files:
+        path.unlink()
     for part in ("downloads", "images"):
-        for parent, _, files in os.walk(folder / part):
-            size += sum((Path(parent) / file).lstat().st_size for file in files)
         shutil.rmtree(folder / part, ignore_errors=True)
-    for file in (
-        *folder.glob(f"{entry.name}.*"),
-        *folder.glob(f"{entry.name}@*.csv"),
-        folder / "dataset.json",
-        folder / _CLAIM,
-    ):
-        if file.is_file():
-            size += file.stat().st_size
-            file.unlink()
     (data_folder() / f"{entry.name}.json").unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
@@ -190,11 +162,10 @@ def by_hand(entry: PublicDataset, folder: Path) -> str:
 def _folder_of(entry: PublicDataset, to: str | Path | None) -> Path:
     if to is not None:
         return Path(to).expanduser() / entry.name
-    try:
-        where = parse_json(read_plain_text(data_folder() / f"{entry.name}.json"))
-        return Path(where["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return data_folder() / entry.name
+    elsewhere = data_folder() / f"{entry.name}.json"
+    if elsewhere.is_file():
+        return Path(parse_json(read_plain_text(elsewhere))["folder"])
+    return data_folder() / entry.name
 
 
 def _placed_by_hand(entry: PublicDataset, fetcher: Fetcher) -> list[Fetched]:
@@ -204,12 +175,8 @@ def _placed_by_hand(entry: PublicDataset, fetcher: Fetcher) -> list[Fetched]:
     found = {file: sorted(downloads.glob(file.name)) for file in entry.files}
     if not all(found.values()):
         raise HistobenchError(by_hand(entry, downloads))
-    return [
-        fetcher.check(path, file, keep=True)
-        for file, paths in found.items()
-        for path in paths
-        if path.is_file()
-    ]
+    placed = [(file, path) for file, paths in found.items() for path in paths if path.is_file()]
+    return [fetcher.check(path, file, keep=True) for file, path in placed]
 
 
 def _count_notes(entry: PublicDataset, rows: Sequence[Row]) -> list[str]:
@@ -242,21 +209,23 @@ def _checksum_notes(fetched: Sequence[Fetched]) -> list[str]:
 
 def _write_table(target: Path, rows: Sequence[Row]) -> None:
     """The long CSV that every verb reads: paths relative to it, columns only where something is known."""
-    grouped, split = any(row.group for row in rows), any(row.split for row in rows)
+    known = [name for name in ("split", "group") if any(getattr(row, name) for row in rows)]
     sites = sorted({name for row in rows for name in row.sites})
-    header = ["image_path", "label", *(["split"] if split else []), *(["group"] if grouped else []), *sites]
-    table = []
-    for row in rows:
-        cells = [row.path, row.label]
-        cells += [row.split or ""] if split else []
-        cells += [row.group or ""] if grouped else []
-        table.append([*cells, *(row.sites.get(name, "") for name in sites)])
-    write_text(target, csv_text(header, table))
+    table = [
+        [
+            *(row.path, row.label),
+            *(getattr(row, name) or "" for name in known),
+            *(row.sites.get(name, "") for name in sites),
+        ]
+        for row in rows
+    ]
+    write_text(target, csv_text(["image_path", "label", *known, *sites], table))
 
 
 def _record(
     entry: PublicDataset, fetched: Sequence[Fetched], rows: Sequence[Row], notes: Sequence[str]
 ) -> dict[str, Any]:
+    kept = ("bytes", "md5", "sha256", "verified")
     return {
         "dataset": entry.name,
         "title": entry.title,
@@ -264,14 +233,8 @@ def _record(
         "licence": entry.license,
         "citation": entry.citation,
         "files": [
-            {
-                "name": item.path.name,
-                "bytes": item.bytes,
-                "md5": item.md5,
-                "sha256": item.sha256,
-                "verified": item.verified,
-                **({"accepted": True} if item.accepted else {}),
-            }
+            {"name": item.path.name, **{name: getattr(item, name) for name in kept}}
+            | ({"accepted": True} if item.accepted else {})
             for item in fetched
         ],
         "images": dict(Counter(row.split or "all" for row in rows)),
@@ -283,6 +246,6 @@ def _record(
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
         value = parse_json(read_plain_text(folder / "dataset.json"))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # beside a table of the user's own it may be anything
         return None
     return value if isinstance(value, dict) else None

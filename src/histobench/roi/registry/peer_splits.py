@@ -1,7 +1,4 @@
-"""Published splits, drawn again: the same images in the same split as the peer's own code gives.
-
-The peers draw with Python's `random`, seeded, over lists in a known order; that order is the whole art.
-"""
+"""Published splits, drawn again with Python's `random` over lists in the order of the peer's own code."""
 
 from __future__ import annotations
 
@@ -17,15 +14,11 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.registry.dataset_entry import PeerSplit, PublicDataset
 from histobench.roi.registry.table_rows import Row, listed_records
 
-#: Supports of THUNDER's few-shot tasks, which its checksums cover.
 _SHOTS, _SETS = ("1", "2", "4", "8", "16"), 1000
 
 
 def drawn(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], folder: Path = Path()) -> list[Row]:
-    """The rows of a published split; counts and checksum are compared with the published ones.
-
-    `folder` holds the dataset's files, where a split is listed in one of them.
-    """
+    """The rows of a published split; counts and checksum are compared with the published ones."""
     classes = split.options.get("classes")
     kept = [row for row in rows if classes is None or row.label in classes]
     generator = random.Random(split.options.get("seed", 0))
@@ -52,31 +45,24 @@ def thunder_md5(entry: PublicDataset, split: PeerSplit, rows: Sequence[Row], gen
     `generator` is the one that drew the split: the supports are drawn with the numbers that follow.
     """
     order = split.options.get("class_ids") or entry.classes
-    ids = {name: index for index, name in enumerate(order)}
-    lists: dict[str, Any] = {
-        name: {
-            "images": [row.member for row in rows if row.split == name],
-            "labels": [ids[row.label] for row in rows if row.split == name],
-        }
-        for name in ("train", "val", "test")
-    }
-    few = {shot: {"images": [], "labels": []} for shot in _SHOTS}  # type: dict[str, dict[str, list[list[int]]]]
+    lists: dict[str, Any] = {}
+    for name in ("train", "val", "test"):
+        own = [row for row in rows if row.split == name]
+        labels = [order.index(row.label) for row in own]
+        lists[name] = {"images": [row.member for row in own], "labels": labels}
+    few: dict[str, dict[str, list[list[int]]]] = {shot: {"images": [], "labels": []} for shot in _SHOTS}
     if not split.options.get("md5_before_supports"):
         by_label: dict[int, list[int]] = {}
         for index, label in enumerate(lists["train"]["labels"]):
             by_label.setdefault(label, []).append(index)
         for shot in _SHOTS:
+            labels = [label for label in by_label for _ in range(int(shot))]
             for _ in range(_SETS):
-                images: list[int] = []
-                labels: list[int] = []
-                for label, members in by_label.items():
-                    images += generator.sample(members, int(shot))
-                    labels += [label] * int(shot)
-                few[shot]["images"].append(images)
+                drawn = [generator.sample(members, int(shot)) for members in by_label.values()]
+                few[shot]["images"].append([index for indices in drawn for index in indices])
                 few[shot]["labels"].append(labels)
     lists["train_few_shot"] = few
-    text = json.dumps(lists, sort_keys=True)
-    return hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
+    return hashlib.md5(json.dumps(lists, sort_keys=True).encode("utf-8"), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -92,11 +78,12 @@ class _Draw:
 
 def _ranges(draw: _Draw) -> list[Row]:
     """Positions in the list of all images, class after class, names sorted."""
-    placed = []
-    for split in ("train", "val", "test"):
-        for start, end in draw.options.get(split, ()):
-            placed += [replace(row, split=split) for row in draw.rows[start:end]]
-    return placed
+    return [
+        replace(row, split=split)
+        for split in ("train", "val", "test")
+        for start, end in draw.options.get(split, ())
+        for row in draw.rows[start:end]
+    ]
 
 
 def _images(draw: _Draw) -> list[Row]:
@@ -136,10 +123,15 @@ def _cases_per_class(draw: _Draw) -> list[Row]:
     return placed
 
 
-def _by_case(rows: Sequence[Row], share: float, generator: random.Random) -> list[Row]:
-    cases: dict[str, list[Row]] = {}
+def _by_group(rows: Sequence[Row]) -> dict[str | None, list[Row]]:
+    groups: dict[str | None, list[Row]] = {}
     for row in rows:
-        cases.setdefault(_group(row), []).append(row)
+        groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def _by_case(rows: Sequence[Row], share: float, generator: random.Random) -> list[Row]:
+    cases = _by_group(rows)
     chosen = set(generator.sample(tuple(cases), int(share * len(cases))))
     return [
         replace(row, split="val" if case in chosen else "train")
@@ -152,9 +144,7 @@ def _patients_per_class(draw: _Draw) -> list[Row]:
     """Per class the patients are shuffled; the first share is train, the next val, the rest test."""
     placed: list[Row] = []
     for name in draw.entry.classes:
-        patients: dict[str, list[Row]] = {}
-        for row in (row for row in draw.rows if row.label == name):
-            patients.setdefault(_group(row), []).append(row)
+        patients = _by_group([row for row in draw.rows if row.label == name])
         order = list(patients)
         draw.generator.shuffle(order)
         outer = int(draw.options["share"] * len(order))
@@ -176,19 +166,18 @@ def _groups(draw: _Draw) -> list[Row]:
 
 def _column(draw: _Draw) -> list[Row]:
     """A site (or another column) decides; sites that are not named are left out."""
-    placed: list[Row] = []
-    for split in ("train", "val", "test"):
-        for value in draw.options.get(split, ()):
-            placed += [
-                replace(row, split=split)
-                for row in draw.rows
-                if _value(row, draw.options["column"]) == str(value)
-            ]
-    return placed
+    column = draw.options["column"]
 
+    def value(row: Row) -> str | None:
+        return row.split if column == "split" else row.sites.get(column) or row.marks.get(column)
 
-def _value(row: Row, column: str) -> str | None:
-    return row.split if column == "split" else row.sites.get(column) or row.marks.get(column)
+    return [
+        replace(row, split=split)
+        for split in ("train", "val", "test")
+        for wanted in draw.options.get(split, ())
+        for row in draw.rows
+        if value(row) == str(wanted)
+    ]
 
 
 def _listed(draw: _Draw) -> list[Row]:
@@ -200,12 +189,6 @@ def _listed(draw: _Draw) -> list[Row]:
         for row in draw.rows
         if tuple(row.marks.get(key, "") for key in keys) in wanted
     ]
-
-
-def _group(row: Row) -> str:
-    if row.group is None:
-        raise HistobenchError(f"{row.path} names no case, but the split is drawn by cases")
-    return row.group
 
 
 _RULES = {

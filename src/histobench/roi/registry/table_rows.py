@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import fnmatch
 import io
-import os
 import re
 import tarfile
 import zipfile
@@ -33,83 +31,16 @@ from histobench.roi.registry.unpack import (
 _BLOCK = 256
 
 
-def class_names(labels: Any, classes: Sequence[str], *, images: int, where: str) -> list[str]:
-    """The class of every image from an array of numbers, of whatever shape, with one number per image."""
-    import numpy as np
-
-    numbers = np.asarray(labels).reshape(-1)
-    if len(numbers) != images:
-        raise HistobenchError(f"{where}: {len(numbers):,} labels for {images:,} images")
-    if numbers.dtype.kind not in "uib":
-        raise HistobenchError(f"{where}: labels are whole numbers, not {numbers.dtype}")
-    least, most = (int(numbers.min()), int(numbers.max())) if images else (0, 0)
-    if least < 0 or most >= len(classes):
-        raise HistobenchError(f"{where}: labels from {least} to {most}, but there are {len(classes)} classes")
-    return [classes[int(number)] for number in numbers]
-
-
-def hdf5_images(file: Path, key: str, folder: Path) -> tuple[str, int]:
-    """The path below which rows are found, and how many there are.
-
-    It is that of the HDF5 file, or of a copy as NumPy file where the pixels are in chunks or no bytes.
-    """
-    import numpy as np
-
-    with h5py_module().File(file, "r") as box:
-        found = _dataset(box, key, file)
-        _check_shape(found.shape, file.name)
-        if found.id.get_offset() is not None and found.dtype == np.uint8:
-            return f"{file.relative_to(folder).as_posix()}/{key}", found.shape[0]
-        target = folder / "images" / f"{file.stem}_{key}.npy"
-        if not is_current(target, file):
-            write_npy(target, found)
-        return target.relative_to(folder).as_posix(), found.shape[0]
-
-
-def _dataset(box: Any, key: str, file: Path) -> Any:
-    found = box.get(key)
-    if not hasattr(found, "shape"):
-        raise HistobenchError(f"{file.name} has no dataset {key!r}")
-    return found
-
-
-def _check_shape(shape: tuple[int, ...], where: str) -> None:
-    if len(shape) != 4 or shape[3] != 3 or not all(shape):
-        raise HistobenchError(f"{where}: pixels have the shape {shape}; images are [n, height, width, 3]")
-
-
-def images_in(file: Path) -> int:
-    """How many images a NumPy file holds that `write_npy` wrote."""
-    import numpy as np
-
-    return int(np.load(file, mmap_mode="r").shape[0])
-
-
 def write_npy(target: Path, source: Any) -> None:
-    """Copy an array [n, h, w, 3] as uint8, a block at a time; `target` appears when it is whole.
-
-    It is written, not mapped: a disk that fills up under a mapped file ends the process.
-    """
+    """Copy an array [n, h, w, 3] as uint8, a block at a time; `target` appears when it is whole."""
     import numpy as np
 
-    _check_shape(source.shape, target.stem)
     header = {"descr": "|u1", "fortran_order": False, "shape": tuple(map(int, source.shape))}
+    # Not mapped: a disk that fills up under a mapped file ends the process.
     with atomic_path(target) as staging, staging.open("wb") as handle:
         np.lib.format.write_array_header_1_0(handle, header)
         for start in range(0, source.shape[0], _BLOCK):
-            block = np.asarray(source[start : start + _BLOCK])
-            if block.dtype != np.uint8:
-                block = _as_bytes(block, target.stem)
-            handle.write(np.ascontiguousarray(block).data)
-
-
-def _as_bytes(block: Any, where: str) -> Any:
-    """Whole numbers from 0 to 255, however they are stored; shares of 1 would all become black."""
-    import numpy as np
-
-    if block.min() < 0 or block.max() > 255 or (np.rint(block) != block).any():
-        raise HistobenchError(f"{where}: the pixels are not whole numbers between 0 and 255")
-    return block.astype(np.uint8)
+            handle.write(np.ascontiguousarray(source[start : start + _BLOCK], dtype=np.uint8).data)
 
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2")
@@ -118,10 +49,7 @@ _SPLITS = {"training": "train", "valid": "val", "validation": "val"}
 
 @dataclass(frozen=True)
 class Row:
-    """One image: its path relative to the dataset's folder, and its name inside of the archive.
-
-    `marks` are what published splits go by and what is no site: identifiers, the part of a benchmark.
-    """
+    """One image: its path, its name inside of the archive, and `marks`, which published splits go by."""
 
     path: str
     member: str
@@ -163,12 +91,8 @@ def _completed(entry: PublicDataset, row: Row) -> Row:
             f"{entry.name}: {row.path} has the label {row.label!r}, which is not one of its classes"
         )
     group = row.group or (_found(entry.group, row.member) if entry.group else None)
-    sites = dict(row.sites)
-    for column, regex in entry.sites.items():
-        if column not in sites:
-            value = _found(regex, row.member)
-            if value is not None:
-                sites[column] = value
+    found = {column: _found(regex, row.member) for column, regex in entry.sites.items()}
+    sites = {**{column: value for column, value in found.items() if value is not None}, **row.sites}
     return replace(row, label=label, group=group, sites=sites)
 
 
@@ -182,14 +106,10 @@ def _found(regex: str, text: str) -> str | None:
 def _archives(folder: Path, pattern: str) -> list[Path]:
     """The files or folders in `downloads` that a pattern names, sorted."""
     below = folder / "downloads"
-    names = sorted(os.listdir(below)) if below.is_dir() else []
-    whole = [name for name in names if not name.endswith((".part", ".part.json"))]
-    found = [below / name for name in whole if fnmatch.fnmatchcase(name, pattern)]
-    if not found and (below / pattern).exists():
-        found = [below / pattern]
+    found = [path for path in below.glob(pattern) if not path.name.endswith((".part", ".part.json"))]
     if not found:
         raise HistobenchError(f"{below} has no {pattern}; run the download again")
-    return found
+    return sorted(found)
 
 
 def _trees(folder: Path, rule: Mapping[str, Any]) -> list[Tree]:
@@ -205,11 +125,7 @@ def _from_files(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> 
     for tree in _trees(folder, rule):
         for name in tree.names:
             match = pattern.fullmatch(name)
-            if (
-                match is None
-                or name.rpartition("/")[2].startswith("._")
-                or not name.lower().endswith(_IMAGES)
-            ):
+            if not match or Path(name).name.startswith("._") or not name.lower().endswith(_IMAGES):
                 continue
             named = match.groupdict()
             label = named.pop("label", None) or rule["label"]
@@ -238,24 +154,21 @@ def _from_table(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> 
     for name in places:
         by_end.setdefault(name.rpartition("/")[2], []).append(name)
     rows = []
-    for record in _records(folder, rule, trees):
+    for record in listed_records(folder, rule["table"], trees):
         wanted = rule["image"].format_map(record)
         # The folders above the image are often not those that the table was written with.
-        near = [
-            name for name in by_end.get(wanted.rpartition("/")[2], []) if f"/{name}".endswith(f"/{wanted}")
-        ]
+        called = by_end.get(wanted.rpartition("/")[2], [])
+        near = [name for name in called if f"/{name}".endswith(f"/{wanted}")]
         if len(near) != 1:
             what = "is in the archive more than once" if near else "is not in the archive"
             raise HistobenchError(f"{entry.name}: the table names {wanted}, which {what}")
-        name = near[0]
-        rows.append(_row_of(rule, record, f"{places[name].prefix}/{name}", name))
+        rows.append(_row_of(rule, record, f"{places[near[0]].prefix}/{near[0]}", near[0]))
     return rows
 
 
 def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, member: str) -> Row:
-    split = rule.get("splits", {}).get(record[rule["split_column"]]) if "split_column" in rule else None
-    if "split_column" in rule and split is None:
-        split = _split(record[rule["split_column"]])
+    said = record[rule["split_column"]] if "split_column" in rule else None
+    split = rule.get("splits", {}).get(said) or _split(said)
     sites = {
         name: record[column] for name, column in rule.get("site_columns", {}).items() if record.get(column)
     }
@@ -265,23 +178,18 @@ def _row_of(rule: Mapping[str, Any], record: Mapping[str, str], path: str, membe
     return Row(path, member, label, split or rule.get("split"), group or None, sites, marks)
 
 
-def listed_records(folder: Path, table: str) -> list[dict[str, str]]:
-    return _records(folder, {"table": table}, ())
-
-
-def _records(folder: Path, rule: Mapping[str, Any], trees: Sequence[Tree]) -> list[dict[str, str]]:
-    text = _text(folder, rule["table"], trees)
-    if rule["table"].lower().endswith(".json"):
+def listed_records(folder: Path, table: str, trees: Sequence[Tree] = ()) -> list[dict[str, str]]:
+    """The rows of a CSV or JSON table that was fetched by itself, or that is in one of the archives."""
+    text = _text(folder, table, trees)
+    if table.lower().endswith(".json"):
         return [{key: str(value) for key, value in record.items()} for record in parse_json(text)]
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     return [
         {(key or "").strip(): value for key, value in record.items() if value is not None}
-        for record in reader
+        for record in csv.DictReader(io.StringIO(text), skipinitialspace=True)
     ]
 
 
 def _text(folder: Path, name: str, trees: Sequence[Tree]) -> str:
-    """A table that was fetched by itself, or that lies in one of the archives."""
     alone = folder / "downloads" / name
     if alone.is_file():
         return read_plain_text(alone, encoding="utf-8-sig")
@@ -298,34 +206,30 @@ def _read_member(place: Path, name: str) -> bytes:
     if place.suffix.lower() == ".zip":
         with zipfile.ZipFile(place) as box:
             return box.read(name)
-    with tarfile.open(place, "r:") as tar:
-        handle = tar.extractfile(name)
-        if handle is None:
-            raise HistobenchError(f"{place} has no member {name!r}")
+    with tarfile.open(place, "r:") as tar, tar.extractfile(name) as handle:  # type: ignore[union-attr]
         return handle.read()
 
 
 def _from_arrays(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> list[Row]:
     """HDF5 (PCam): pixels in one file, labels in another, perhaps a table with one line per image."""
     pixels, labels = (_plain(folder, rule[key]) for key in ("images", "labels"))
-    path, images = hdf5_images(pixels, rule["images_key"], folder)
+    with h5py_module().File(pixels, "r") as box:
+        found = box[rule["images_key"]]
+        images = found.shape[0]
+        path = f"{pixels.relative_to(folder).as_posix()}/{rule['images_key']}"
+        if found.id.get_offset() is None or str(found.dtype) != "uint8":  # in chunks, or no bytes: a copy
+            target = folder / "images" / f"{pixels.stem}_{rule['images_key']}.npy"
+            if not is_current(target, pixels):
+                write_npy(target, found)
+            path = target.relative_to(folder).as_posix()
     with h5py_module().File(labels, "r") as box:
-        numbers = _dataset(box, rule["labels_key"], labels)[...]
-    names = class_names(numbers, entry.classes, images=images, where=labels.name)
-    records: list[dict[str, str]] = []
+        numbers = box[rule["labels_key"]][...].reshape(-1)
+    groups: list[str | None] = [None] * images
     if (folder / "downloads" / rule.get("table", "")).is_file():
-        records = _records(folder, rule, ())
-        if len(records) != images:
-            raise HistobenchError(f"{rule['table']} has {len(records):,} lines for {images:,} images")
+        groups = [record.get(rule["group_column"]) for record in listed_records(folder, rule["table"])]
     return [
-        Row(
-            f"{path}/{index}",
-            f"{pixels.name}/{index}",
-            name,
-            rule.get("split"),
-            records[index].get(rule["group_column"]) if records else None,
-        )
-        for index, name in enumerate(names)
+        Row(f"{path}/{index}", f"{pixels.name}/{index}", entry.classes[number], rule.get("split"), group)
+        for index, (number, group) in enumerate(zip(numbers, groups, strict=True))
     ]
 
 
@@ -345,13 +249,13 @@ def _from_npz(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
     rows = []
     with np.load(source, allow_pickle=False) as box:
         for split in ("train", "val", "test"):
-            labels, target = box[f"{split}_labels"], folder / "images" / f"{source.stem}_{split}.npy"
+            target = folder / "images" / f"{source.stem}_{split}.npy"
             if not is_current(target, source):
                 write_npy(target, box[f"{split}_images"])
             path = target.relative_to(folder).as_posix()
-            names = class_names(labels, entry.classes, images=images_in(target), where=source.name)
             rows += [
-                Row(f"{path}/{index}", f"{split}/{index}", name, split) for index, name in enumerate(names)
+                Row(f"{path}/{index}", f"{split}/{index}", entry.classes[number], split)
+                for index, number in enumerate(box[f"{split}_labels"].reshape(-1))
             ]
     return rows
 
@@ -362,21 +266,15 @@ def _from_npy(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -> li
 
     rows = []
     for tree in _trees(folder, rule):
+        place = folder / tree.prefix
         images, types = (
-            next((name for name in tree.names if re.search(rule[key], name)), None)
-            for key in ("images", "labels")
+            next(name for name in tree.names if re.search(rule[key], name)) for key in ("images", "labels")
         )
-        if images is None or types is None:
-            raise HistobenchError(f"{entry.name}: {tree.prefix} holds no {rule['images']}")
-        labels = np.load(io.BytesIO(_read_member(folder / tree.prefix, types)), allow_pickle=False)
+        labels = np.load(io.BytesIO(_read_member(place, types)), allow_pickle=False)
         stem = re.sub(r"\W+", "_", Path(tree.prefix).stem)
         target = folder / "images" / f"{stem}.npy"
-        if not is_current(target, folder / tree.prefix):
-            pixels = np.load(io.BytesIO(_read_member(folder / tree.prefix, images)), allow_pickle=False)
-            write_npy(target, pixels)
-        found = images_in(target)
-        if labels.shape != (found,):
-            raise HistobenchError(f"{entry.name}: {tree.prefix}: {labels.size:,} labels for {found:,} images")
+        if not is_current(target, place):
+            write_npy(target, np.load(io.BytesIO(_read_member(place, images)), allow_pickle=False))
         split = rule.get("splits", {}).get(stem)
         path = target.relative_to(folder).as_posix()
         rows += [
@@ -390,7 +288,7 @@ def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -
     """Images inside of Parquet files; their bytes go into a TAR, unchanged, to be read one by one."""
     joined = None
     if "join" in rule:
-        table = _records(folder, rule, ())
+        table = listed_records(folder, rule["table"])
         joined = {tuple(record[key] for key in rule["join"]): record for record in table}
     rows: list[Row] = []
     for file in _archives(folder, rule["archive"]):
@@ -403,8 +301,6 @@ def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -
             for number, record in enumerate(records):
                 picture = record.pop(rule["image"])
                 data = picture["bytes"] if isinstance(picture, dict) else picture
-                if not isinstance(data, bytes) or not data:
-                    raise ValueError(f"image {number} has no bytes")
                 member = f"{number:08d}{suffix_of(data)}"
                 if box is not None:
                     add_member(box, member, data)
@@ -414,8 +310,7 @@ def _from_parquet(entry: PublicDataset, rule: Mapping[str, Any], folder: Path) -
                     if more is None:
                         continue  # the table lists the images of this benchmark; there may be others
                     about |= more
-                path = f"{target.relative_to(folder).as_posix()}/{member}"
-                rows.append(_row_of(rule, about, path, member))
+                rows.append(_row_of(rule, about, f"{target.relative_to(folder).as_posix()}/{member}", member))
     return rows
 
 

@@ -1,9 +1,4 @@
-"""Archives made readable: in place where that is possible, else unpacked.
-
-Plain TAR and ZIP files are listed and read in place. Compressed TARs, TARs in parts and RARs are unpacked
-into a folder that appears only when it is complete; paths that leave it are refused, links are not made. How
-far an archive grows is not limited: downloads are compared with published checksums.
-"""
+"""Archives made readable: TAR and ZIP files in place, others unpacked, whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -21,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError
-from histobench.core.files import unpack_tar
+from histobench.core.errors import HistobenchError, needing
+from histobench.core.files import atomic_path, unpack_tar
 from histobench.core.redaction import environment_without_keys
 
-#: What the readers of damaged archives raise.
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile),
     *(UnicodeError, NotImplementedError),
@@ -42,9 +37,8 @@ class Tree:
 
 def open_tree(archives: Sequence[Path], folder: Path) -> Tree:
     """List the files of an archive (or of the parts of one) below `folder`."""
-    first = archives[0]
+    first = place = archives[0]
     name = first.name.lower()
-    place = first
     try:
         if first.is_dir():
             names = _files_below(first)
@@ -57,7 +51,8 @@ def open_tree(archives: Sequence[Path], folder: Path) -> Tree:
             with tarfile.open(first, "r:") as tar:
                 names = [item.name for item in tar if item.isreg()]
         else:
-            place = folder / "images" / _stem(first)
+            stem = re.split(r"\.tar\.|\.tgz$|\.rar$", first.name, flags=re.IGNORECASE)[0]
+            place = folder / "images" / stem
             if not is_current(place, *archives):
                 unpack(archives, place)
             names = _files_below(place)
@@ -75,8 +70,7 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
         if archives[0].name.lower().endswith(".rar"):
             _unrar(archives[0], staging)
         else:
-            source = io.BufferedReader(_Chain(archives), 1 << 20)
-            with source, tarfile.open(fileobj=source, mode="r|*") as tar:
+            with tarfile.open(fileobj=_Chain(archives), mode="r|*") as tar:
                 unpack_tar(tar, staging, archives[0].name)
         os.utime(staging)
         shutil.rmtree(target, ignore_errors=True)
@@ -84,7 +78,7 @@ def unpack(archives: Sequence[Path], target: Path) -> None:
     except OSError as error:
         if error.errno is None:  # damaged bz2
             raise _damaged(archives[0], error) from error
-        raise HistobenchError(f"cannot unpack {archives[0].name}: {error.strerror}") from error
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -96,17 +90,12 @@ def is_current(made: Path, *sources: Path) -> bool:
 
 def gunzip(source: Path, target: Path) -> Path:
     """Unpack the single file inside of a .gz; `target` appears when it is whole."""
-    if is_current(target, source):
-        return target
-    staging = target.with_name(f".{target.name}.unpacking")
-    try:
-        with gzip.open(source, "rb") as packed, staging.open("wb") as plain:
-            shutil.copyfileobj(packed, plain, 1 << 20)
-        os.replace(staging, target)
-    except _DAMAGED as error:
-        raise _damaged(source, error) from error
-    finally:
-        staging.unlink(missing_ok=True)
+    if not is_current(target, source):
+        with gzip.open(source, "rb") as packed, atomic_path(target) as staging, staging.open("wb") as plain:
+            try:
+                shutil.copyfileobj(packed, plain, 1 << 20)
+            except _DAMAGED as error:
+                raise _damaged(source, error) from error
     return target
 
 
@@ -134,56 +123,29 @@ def _damaged(archive: Path, reason: object) -> HistobenchError:
 
 
 def _files_below(folder: Path) -> list[str]:
-    return [
-        (Path(parent) / file).relative_to(folder).as_posix()
-        for parent, _, files in os.walk(folder)
-        for file in files
-    ]
-
-
-def _stem(archive: Path) -> str:
-    name = archive.name
-    for ending in (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".rar"):
-        if name.lower().endswith(ending):
-            return name[: -len(ending)]
-    return name.split(".tar.")[0]
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 class _Chain(io.RawIOBase):
     """Several files read as one, for archives that come in parts."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = list(paths)
-        self._open: io.BufferedReader | None = None
+        self._blocks = (block for path in paths for block in _blocks(path))
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while self._open is not None or self._paths:
-            if self._open is None:
-                self._open = self._paths.pop(0).open("rb")
-            if count := self._open.readinto(buffer):
-                return count
-            self._open.close()
-            self._open = None
-        return 0
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-        super().close()
+    def read(self, size: int = -1) -> bytes:
+        return next(self._blocks, b"")
 
 
-# HDF5 and Parquet, and images put into a TAR.
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            yield block
 
 
 def h5py_module() -> Any:
     """The package that reads HDF5, which is an extra."""
-    try:
+    with needing("HDF5 needs h5py; run: pip install 'histobench[features]'"):
         import h5py
-    except ModuleNotFoundError:
-        raise HistobenchError("HDF5 needs h5py; run: pip install 'histobench[features]'") from None
     return h5py
 
 

@@ -17,11 +17,7 @@ _CALLED = {"train": "training", "val": "validation", "test": "test"}
 def digest_of_data(
     names: Iterable[str], labels: Iterable[int], classes: Sequence[str] | Mapping[int, str]
 ) -> str:
-    """The same for the same images with the same classes, in whatever order.
-
-    >>> digest_of_data(["a", "b"], [0, 1], ["x", "y"]) == digest_of_data(["b", "a"], [0, 1], ["y", "x"])
-    True
-    """
+    """The same for the same images with the same classes, in whatever order."""
     pairs = (f"{name}\0{classes[label]}\n" for name, label in zip(names, labels, strict=True))
     return hashlib.sha256("".join(sorted(pairs)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -31,8 +27,7 @@ def told_of_data(
 ) -> dict[str, Any]:
     """What tells the data of a run from others: per split the digest of its image names and labels.
 
-    `division` is the same whatever the classes are called, for those who give a class map once and once not.
-    `named_here` is false where another tool has named the images.
+    `division` is the same whatever the classes are called; `named_here`: no other tool has named the images.
     """
 
     def division(names: Sequence[str], labels: Sequence[int]) -> str:
@@ -52,9 +47,7 @@ def told_of_data(
 def changes_told(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs, with a caveat on those of other images or labels than the latest of their dataset and seed.
 
-    Another seed may have drawn another split, and another target has other labels; of runs that do not tell
-    their data nothing is said. Other tools may call the same images otherwise: what they made is compared
-    with that of the same encoder alone.
+    Other tools may call the same images otherwise: what they made is compared with the same encoder alone.
     """
     latest: dict[tuple[str, int, str, str], StoredRun] = {}
     for run in runs:

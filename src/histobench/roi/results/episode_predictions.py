@@ -1,10 +1,8 @@
 """What each episode (or run) of a task said about each test image: one compact file beside the task's others.
 
-`<task>/<task>_episode_predictions.npz` holds `labels` [n] and, for every setting, `<setting>/votes` [n, E]
-(class ids; the greatest number of the type where an image's class is not part of the episode),
-`<setting>/classes` [E, way] and, where kept, `<setting>/log_odds` [n, E, way]: float16, log(p / (1 - p)) plus
-log(way - 1), so that chance is 0 and the numbers are finest where episodes differ. A task without settings
-has the setting `all`.
+`<task>/<task>_episode_predictions.npz`: `labels` [n] and, for every setting (or `all`), `<setting>/votes`
+[n, E] (the greatest number of the type where a class is not part of the episode), `<setting>/classes`
+[E, way] and, where kept, `<setting>/log_odds` [n, E, way]: float16, log(p / (1 - p)) + log(way - 1).
 """
 
 from __future__ import annotations
@@ -43,16 +41,13 @@ class EpisodePredictions:
 
     @classmethod
     def of_runs(cls, probabilities: Sequence[Floats], labels: Ints) -> EpisodePredictions:
-        """Whole runs over all classes, from their probabilities [n, c] each."""
         every = np.stack(list(probabilities), axis=1)
-        c = every.shape[2]
-        classes = np.tile(np.arange(c), (len(probabilities), 1))
+        classes = np.tile(np.arange(every.shape[2]), (len(probabilities), 1))
         return cls(every.argmax(2), labels, classes, log_odds_of(every))
 
     def probabilities(self, episode: int) -> Floats:
         """The class probabilities [n, way] of one episode; NaN for images that are not part of it."""
-        if self.log_odds is None:
-            raise ValueError("the probabilities of the episodes were not kept")
+        assert self.log_odds is not None  # kept on request
         way = self.classes.shape[1]
         return np.asarray(1 / (1 + np.exp(np.log(max(way - 1, 1)) - self.log_odds[:, episode].astype(float))))
 
@@ -64,8 +59,7 @@ class EpisodePredictions:
         row = np.arange(len(classes))[:, None]
         votes = self.votes[:, episodes].T
         taken = votes >= 0
-        labels = np.where(taken, place[row, self.labels], -1)
-        return labels, np.where(taken, place[row, votes], -1)
+        return np.where(taken, place[row, self.labels], -1), np.where(taken, place[row, votes], -1)
 
     def taken(self, images: NDArray[np.integer[Any]]) -> EpisodePredictions:
         log_odds = None if self.log_odds is None else self.log_odds[images]
@@ -77,8 +71,7 @@ def log_odds_of(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float16]
     p = np.asarray(probabilities, dtype=np.float64)
     with np.errstate(divide="ignore"):
         odds = np.log(p) - np.log1p(-np.minimum(p, 1.0))
-    chance = np.log(max(p.shape[-1] - 1, 1))
-    return (np.clip(odds, -_CERTAIN, _CERTAIN) + chance).astype(np.float16)
+    return (np.clip(odds, -_CERTAIN, _CERTAIN) + np.log(max(p.shape[-1] - 1, 1))).astype(np.float16)
 
 
 class EpisodeFile:
@@ -89,7 +82,6 @@ class EpisodeFile:
         self._archive: zipfile.ZipFile | None = None
 
     def add(self, setting: str, episodes: EpisodePredictions) -> None:
-        """Write what the episodes of one setting said."""
         if self._archive is None:
             file = self._stack.enter_context(atomic_path(self._path))
             self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
@@ -112,10 +104,7 @@ class EpisodeFile:
 
 @contextmanager
 def episode_file(path: Path) -> Iterator[EpisodeFile]:
-    """The file of one task, whole when the block ends; an older one is gone before the task starts.
-
-    Nothing is left behind where no episodes were added.
-    """
+    """The file of one task, whole when the block ends; an older one is gone before the task starts."""
     path.unlink(missing_ok=True)
     with ExitStack() as stack:
         yield EpisodeFile(path, stack)
@@ -133,10 +122,7 @@ def read_episode_predictions(path: Path, setting: str) -> EpisodePredictions | N
             votes, classes = arrays[f"{prefix}/votes"], arrays[f"{prefix}/classes"].astype(np.int64)
             labels = arrays["labels"].astype(np.int64)
             log_odds = arrays.get(f"{prefix}/log_odds")
-        absent = np.iinfo(votes.dtype).max
-        signed = np.where(votes == absent, -1, votes.astype(np.int32))
-        if votes.shape != (len(labels), len(classes)):
-            raise ValueError(f"{votes.shape} votes of {len(labels)} images in {len(classes)} episodes")
+        signed = np.where(votes == np.iinfo(votes.dtype).max, -1, votes.astype(np.int32))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise HistobenchError(
             f"{path} does not hold the predictions of episodes: {error}; delete it and run the task again"

@@ -16,16 +16,9 @@ COMPLETE = "_complete_results.json"
 DETAILED = "_detailed_results.csv"
 PER_EPISODE = "_per_episode_metrics.json"
 FEW_SHOT = "_few_shot_results.json"
-BOOTSTRAP = "_bootstrap_ci.json"
 EPISODES = "_episode_predictions.npz"
 #: The measures of robustness by one site column.
 ROBUSTNESS = "_robustness.json"
-INTERVALS = "_intervals.json"
-#: What attention the tiles of each patient have, and the names of those that have most.
-ATTENTION = "_attention.npz"
-TOP_TILES = "_top_tiles.csv"
-#: Of a segmentation: the worst and the best images, with truth, prediction and difference.
-EXAMPLES = "_examples.png"
 #: The folder with the results of other splits of the same images; no part of the ordinary tables.
 SPLITS = "splits"
 
@@ -37,8 +30,6 @@ def stored_in(folder: Path) -> list[Path]:
 
 
 class _File:
-    """The file of a task with one ending."""
-
     def __init__(self, ending: str) -> None:
         self.ending = ending
 
@@ -54,8 +45,6 @@ class TaskFiles:
     'r/KNN/KNN_complete_results.json'
     >>> TaskFiles.of(Path("r"), "Few-shot", "9way_16shot").detailed.as_posix()
     'r/Few-shot/way_9/Fewshot_9way_16shot_detailed_results.csv'
-    >>> TaskFiles.of(Path("r"), "Label-efficiency", "10pct").complete.as_posix()
-    'r/Label-efficiency/Label-efficiency_10pct_complete_results.json'
     """
 
     folder: Path
@@ -65,11 +54,11 @@ class TaskFiles:
     detailed = _File(DETAILED)
     per_episode = _File(PER_EPISODE)
     few_shot = _File(FEW_SHOT)
-    bootstrap = _File(BOOTSTRAP)
-    intervals = _File(INTERVALS)
-    attention = _File(ATTENTION)
-    top_tiles = _File(TOP_TILES)
-    examples = _File(EXAMPLES)
+    bootstrap = _File("_bootstrap_ci.json")
+    intervals = _File("_intervals.json")
+    attention = _File("_attention.npz")
+    top_tiles = _File("_top_tiles.csv")
+    examples = _File("_examples.png")
 
     @classmethod
     def of(cls, results_dir: Path, task: str, setting: str = "") -> TaskFiles:
@@ -84,16 +73,10 @@ class TaskFiles:
 
     @property
     def episode_predictions(self) -> Path:
-        """What every episode or run of the whole task predicted: all settings together.
-
-        >>> TaskFiles.of(Path("r"), "Few-shot").episode_predictions.as_posix()
-        'r/Few-shot/Few-shot_episode_predictions.npz'
-        """
+        """What every episode or run of the whole task predicted: all settings together."""
         folder = self.folder.parent if self.folder.name.startswith("way_") else self.folder
         return folder / f"{folder.name}{EPISODES}"
 
-
-# Which folder a task's results go to: the one asked for, unless it holds those of another run.
 
 #: Beside the files of a task: whose they are.
 CLAIM = ".run.json"
@@ -104,12 +87,12 @@ Identity = Mapping[str, str]  # field -> value; "" where it is not known
 
 
 def place_of(results_dir: Path, task: str, identity: Identity) -> Path:
-    """The results folder in which `task` is, or would be, that of this run."""
     occupant = _occupant(results_dir / task)
     apart = [] if occupant is None else _differing(identity, occupant)
     if not apart:
         return results_dir
-    return results_dir / "_".join(f"{name}-{_safe(identity[name])}" for name in apart)
+    values = (re.sub(r"[^\w.@+-]", "_", str(identity[name])).strip(".")[:60] or "_" for name in apart)
+    return results_dir / "_".join(map("{}-{}".format, apart, values))
 
 
 def claim_place(results_dir: Path, task: str, identity: Identity) -> Path:
@@ -148,13 +131,6 @@ def _differing(identity: Identity, other: Identity) -> list[str]:
         for name in FIELDS
         if identity.get(name) and other.get(name) and str(identity[name]) != str(other[name])
     ]
-
-
-def _safe(value: str) -> str:
-    return re.sub(r"[^\w.@+-]", "_", str(value)).strip(".")[:60] or "_"
-
-
-# Who made the predictions of a run.
 
 
 @dataclass(frozen=True)

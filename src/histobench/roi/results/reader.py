@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from histobench.core.errors import HistobenchError, nearest_folder
+from histobench.core.errors import HistobenchError, did_you_mean
 from histobench.core.files import files_below, read_plain_text
 from histobench.core.plain_data import parse_json
 from histobench.roi.results.changed_data import changes_told
@@ -16,7 +16,7 @@ from histobench.roi.results.stored_run import StoredRun, is_number
 
 def load_runs(results_dir: str | Path) -> list[StoredRun]:
     """Every `*_complete_results.json` under a results folder, in the order of their paths."""
-    folder = _existing(results_dir)
+    folder = existing_folder(results_dir)
     runs = changes_told([read_run(path) for path in results_files(folder)])
     if not runs:
         raise HistobenchError(
@@ -35,21 +35,22 @@ def results_files(folder: Path) -> list[Path]:
 
 
 def split_runs(results_dir: str | Path) -> list[StoredRun]:
-    """Every run on a split of a repeated cross-validation below a results folder."""
-    folder = _existing(results_dir)
+    folder = existing_folder(results_dir)
     runs = [read_run(path) for path in _all_results(folder) if SPLITS in path.parts]
     known = [run for run in runs if isinstance(run.info.get("split"), dict)]
     if not known:
-        raise HistobenchError(f"no results over splits in {folder}: run with `splits` 5x2, or `folds` 5")
+        raise HistobenchError(f"no results over splits in {folder}: run with `splits` 5x2")
     return known
 
 
-def _existing(results_dir: str | Path) -> Path:
+def existing_folder(results_dir: str | Path) -> Path:
+    """The folder, or an error that names those beside it."""
     folder = Path(results_dir)
     if folder.is_file():
         raise HistobenchError(f"no results folder at {folder}: it is a file; give the folder that it is in")
     if not folder.is_dir():
-        hint = nearest_folder(folder)
+        beside = [each.name for each in folder.absolute().parent.glob("*") if each.is_dir()]
+        hint = did_you_mean(folder.name, beside, all_if_none=False)
         raise HistobenchError(f"no results folder at {folder}{hint and f'; {hint}'}")
     return folder
 
@@ -59,7 +60,6 @@ def _all_results(folder: Path) -> list[Path]:
 
 
 def read_content(path: Path) -> dict[str, Any]:
-    """The content of a `*_complete_results.json`; NaN and infinities, which are no JSON, become null."""
     content = parse_json(read_plain_text(path, encoding="utf-8-sig"), parse_constant=lambda name: None)
     if not isinstance(content, dict):
         raise TypeError("not an object")

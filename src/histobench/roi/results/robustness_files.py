@@ -22,8 +22,6 @@ from histobench.roi.task_catalogue import ROBUSTNESS as TASK
 if TYPE_CHECKING:
     from histobench.roi.robustness.pack import RobustnessResult
 
-_LEFT_OUT = "_left_out.npz"
-
 
 @dataclass(frozen=True)
 class StoredRobustness:
@@ -54,16 +52,11 @@ class StoredRobustness:
         """Why there is no number for any encoder on these images; empty where there are some."""
         return str(self.content.get("reason") or "")
 
-    @property
-    def outdated(self) -> bool:
-        return self.content.get("interval_method") != METHOD
-
     def value(self, measure: str) -> float | None:
-        found = self.content["measures"].get(measure) or {}
-        return found.get("value")
+        return (self.content["measures"].get(measure) or {}).get("value")
 
     def left_out(self) -> dict[str, NDArray[np.float64]]:
-        """Every measure without each group; empty where the file has gone or is of an older version."""
+        """Every measure without each group; empty where the file has gone."""
         path = _left_out_file(self.path)
         if not path.is_file():
             return {}
@@ -123,7 +116,6 @@ def write_robustness(results_dir: Path, result: RobustnessResult, *, identity: R
 
 
 def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
-    """Every pack under a results folder, in the order of their paths."""
     found = []
     for path in files_below(Path(results_dir), ROBUSTNESS):
         if path.name.startswith("."):
@@ -140,4 +132,4 @@ def load_robustness(results_dir: str | Path) -> list[StoredRobustness]:
 
 
 def _left_out_file(path: Path) -> Path:
-    return path.with_name(path.name.removesuffix(".json") + _LEFT_OUT)
+    return path.with_name(path.name.removesuffix(".json") + "_left_out.npz")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,99 +23,83 @@ from histobench.roi.results.layout import RunIdentity, TaskFiles
 from histobench.roi.results.writer import PREDICTED, PREDICTIONS, SITES, TARGET, TRUE, WEIGHT, digest_of
 from histobench.roi.task_catalogue import CLASS, FEW_SHOT, TARGETS, a_target
 
-# The files beside a stored run: what it said about each image, and the metrics of each episode.
-
 
 def is_number(value: object) -> bool:
-    """Whether a stored value is one of a metric: a number, or nothing where it is not defined."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def read_predictions(run: StoredRun) -> Predictions:
-    """The predictions of a stored run; images that took part in no episode are left out.
+    """The predictions of a stored run; images that took part in no episode are left out."""
+    if run.target != CLASS:
+        raise HistobenchError(f"{run.path}: {a_target(run.target)} has no classes")
+    table, column = _table(run)
 
-    A file that is not the one its results were computed from is an error: see `_check_whole`.
-    """
-    path = TaskFiles.beside(run.path).detailed
-    text, table, column = _table(path)
-    rows = [row for row in table if row[column["probabilities"]]]
+    def cells(name: str) -> tuple[str, ...]:
+        return tuple(row[column[name]] for row in rows) if name in column else ()
+
     try:
+        rows = [row for row in table if row[column["probabilities"]]]
         # One parser call for the whole column: folders hold thousands of these files.
-        parsed = parse_json(f"[{','.join(row[column['probabilities']] for row in rows)}]")
+        parsed = parse_json(f"[{','.join(cells('probabilities'))}]")
         if len(parsed) != len(rows):
             raise ValueError("a list of probabilities is broken")
         shape = (len(rows), -1) if rows else (0, len(run.classes))
         probabilities = np.array(parsed, dtype=np.float64).reshape(shape)
         labels, predicted = (
-            np.array(_whole_numbers([row[column[name]] for row in rows]), dtype=np.int64)
+            np.array(_whole_numbers(cells(name)), dtype=np.int64)
             for name in ("true_label", "predicted_label")
         )
         if min(labels.min(initial=0), predicted.min(initial=0)) < 0:
             raise ValueError("a label is negative")
-        episodes = _column(rows, column, "num_episodes")
-        counted = np.array(list(map(int, episodes)), dtype=np.int64) if episodes and all(episodes) else None
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise HistobenchError(f"{path}: not a table of predictions ({error}); run the task again") from error
-    _check_whole(path, text, len(table), run)
-    groups = _column(rows, column, "group")
-    return Predictions(
-        probabilities=probabilities,
-        labels=labels,
-        predicted=predicted,
-        classes=run.classes,
-        img_names=tuple(row[column["img_name"]] for row in rows),
-        groups=tuple(groups) if groups else None,
-        episodes=counted,
-        info=run.info,
-        sites={
-            name: tuple(row[column[name]] for row in rows)
-            for name in map(str, run.info.get(SITES) or ())
-            if name in column
-        },
-    )
+        episodes = cells("num_episodes")
+        return Predictions(
+            probabilities=probabilities,
+            labels=labels,
+            predicted=predicted,
+            classes=run.classes,
+            img_names=cells("img_name"),
+            groups=cells("group") or None,
+            episodes=np.array(list(map(int, episodes))) if all(episodes) and episodes else None,
+            info=run.info,
+            sites={name: cells(name) for name in map(str, run.info.get(SITES) or ()) if name in column},
+        )
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        raise _not_a_table(run, error) from error
 
 
 def read_target_predictions(run: StoredRun) -> TargetPredictions:
-    """The predictions of a stored run whose target is not a class; checked as those of classes are."""
-    path = TaskFiles.beside(run.path).detailed
-    text, table, column = _table(path, ("img_name",))
-    starts = {
-        start: [name.removeprefix(start) for name in column if name.startswith(start)]
-        for start in (TRUE, PREDICTED)
-    }
-    for start, names in starts.items():
-        if not names:
-            raise HistobenchError(f"{path}: there is no column that begins with {start!r}")
+    table, column = _table(run)
 
-    def numbers(names: list[str]) -> NDArray[np.float64]:
-        found = [[float(row[column[name]]) for name in names] for row in table]
-        return np.array(found, dtype=np.float64).reshape(len(table), len(names))
+    def numbers(start: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        names = [name for name in column if name.startswith(start)]
+        found = np.array([[float(row[column[name]]) for name in names] for row in table], dtype=np.float64)
+        return tuple(name.removeprefix(start) for name in names), found.reshape(len(table), len(names))
 
     try:
-        truth, predicted = (numbers([f"{start}{name}" for name in starts[start]]) for start in starts)
-        weights = numbers([WEIGHT])[:, 0] if WEIGHT in column else None
-    except ValueError as error:
-        raise HistobenchError(f"{path}: not a table of predictions ({error})") from error
-    _check_whole(path, text, len(table), run)
-    groups = _column(table, column, "group")
-    return TargetPredictions(
-        kind=run.target,
-        columns=tuple(starts[TRUE]),
-        truth=truth,
-        predicted_columns=tuple(starts[PREDICTED]),
-        predicted=predicted,
-        img_names=tuple(row[column["img_name"]] for row in table),
-        groups=None if groups is None else tuple(groups),
-        weights=weights,
-        info=run.info,
-    )
+        columns, truth = numbers(TRUE)
+        predicted_columns, predicted = numbers(PREDICTED)
+        return TargetPredictions(
+            kind=run.target,
+            columns=columns,
+            truth=truth,
+            predicted_columns=predicted_columns,
+            predicted=predicted,
+            img_names=tuple(row[column["img_name"]] for row in table),
+            groups=tuple(row[column["group"]] for row in table) if "group" in column else None,
+            weights=numbers(WEIGHT)[1][:, 0] if WEIGHT in column else None,
+            info=run.info,
+        )
+    except (ValueError, LookupError) as error:
+        raise _not_a_table(run, error) from error
+
+
+def _not_a_table(run: StoredRun, error: Exception) -> HistobenchError:
+    path = TaskFiles.beside(run.path).detailed
+    return HistobenchError(f"{path}: not a table of predictions ({error!r}); run the task again")
 
 
 def read_episodes_of(run: StoredRun) -> EpisodePredictions | None:
-    """What each episode or run of a stored run said about the images of its predictions, in their order.
-
-    A file of another evaluation (its labels or values are not those of the run) counts as none.
-    """
+    """What each episode of a run said about the images of its predictions; of another evaluation: None."""
     episodes = read_episode_predictions(TaskFiles.beside(run.path).episode_predictions, run.setting)
     if episodes is None:
         return None
@@ -131,8 +116,9 @@ def read_episodes_of(run: StoredRun) -> EpisodePredictions | None:
     return kept if fits else None
 
 
-def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
+def read_episodes(run: StoredRun) -> dict[str, NDArray[np.float64]] | None:
     """The metrics of each episode of a few-shot run, name -> [episodes]; None where there is no file."""
+    path = TaskFiles.beside(run.path).per_episode
     if not path.exists():
         return None
     try:
@@ -146,10 +132,12 @@ def read_episodes(path: Path) -> dict[str, NDArray[np.float64]] | None:
         raise HistobenchError(f"{path} does not list the metrics of episodes: {error!r}") from error
 
 
-def _table(
-    path: Path, needed: tuple[str, ...] = ("img_name", "true_label", "predicted_label", "probabilities")
-) -> tuple[str, list[list[str]], dict[str, int]]:
-    """The text of a file of predictions, its rows, and the place of each column."""
+def _table(run: StoredRun) -> tuple[list[list[str]], dict[str, int]]:
+    """The rows of a run's file of predictions, and the place of each column.
+
+    Results of other tools say only how many images there were, and not even that of few-shot files.
+    """
+    path = TaskFiles.beside(run.path).detailed
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
         text = read_bytes(path).decode("utf-8-sig")
@@ -159,44 +147,22 @@ def _table(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise HistobenchError(f"cannot read the predictions {path}: {why}") from error
-    for name in needed:
-        if name not in column:
-            raise HistobenchError(f"{path}: the column {name!r} is missing")
-    if min(map(len, rows), default=len(column)) < len(column):
-        raise HistobenchError(f"{path}: a row of predictions was cut short; run the task again")
-    return text, rows, column
-
-
-def _check_whole(path: Path, text: str, rows: int, run: StoredRun) -> None:
-    """Numbers from a file that was cut short or changed would stand beside those of the whole one.
-
-    Results of other tools, and of versions before the checksum, say only how many images there were; what
-    other tools count in few-shot files is not known.
-    """
-    noted = run.info.get(PREDICTIONS)
-    known = noted if isinstance(noted, dict) else {}
+    known = run.info.get(PREDICTIONS) or {}
     expected = known.get("rows", None if run.task == FEW_SHOT else run.num_samples)
-    if expected is not None and rows != expected:
+    other = f"{len(rows)} rows instead of {expected}" if expected not in (None, len(rows)) else ""
+    if other or ("sha256" in known and digest_of(text) != known["sha256"]):
         raise HistobenchError(
-            f"{path} has {rows} rows, but {run.path.name} was computed from {expected}: it was cut short or "
-            "changed; restore it, or run the task again"
+            f"{path} is not the file that {run.path.name} was computed from ({other or 'checksum'}): it was "
+            "cut short or changed; restore it, or run the task again"
         )
-    if "sha256" in known and digest_of(text) != known["sha256"]:
-        raise HistobenchError(
-            f"{path} is not the file that {run.path.name} was computed from (checksum): it was changed; "
-            "restore it, or run the task again"
-        )
+    return rows, column
 
 
-def _whole_numbers(texts: list[str]) -> list[int]:
+def _whole_numbers(texts: Sequence[str]) -> list[int]:
     try:
         return list(map(int, texts))
     except ValueError:
         return [int(float(text)) for text in texts]  # other tools write 1.0
-
-
-def _column(rows: list[list[str]], column: dict[str, int], name: str) -> list[str] | None:
-    return [row[column[name]] for row in rows] if name in column else None
 
 
 @dataclass(frozen=True)
@@ -212,9 +178,12 @@ class StoredRun:
     info: dict[str, Any] = field(default_factory=dict)
     num_samples: int | None = None  # test images, as far as the file says
 
+    def __repr__(self) -> str:
+        encoder, dataset = self.identity.encoder, self.identity.dataset
+        return f"StoredRun of {encoder} on {dataset}: {self.task} {self.setting}".rstrip()
+
     @property
     def undefined_metrics(self) -> dict[str, str]:
-        """Why metrics have no value, as far as the file says."""
         reasons = self.info.get("undefined_metrics")
         return reasons if isinstance(reasons, dict) else {}
 
@@ -226,26 +195,10 @@ class StoredRun:
 
     @property
     def target(self) -> str:
-        """The kind of target that was predicted: `class`, or one of `TARGETS`."""
         said = self.info.get(TARGET)
         return said if isinstance(said, str) and said in TARGETS else CLASS
 
-    @cached_property
-    def predictions(self) -> Predictions:
-        if self.target != CLASS:
-            raise HistobenchError(f"{self.path}: {a_target(self.target)} has no classes")
-        return read_predictions(self)
-
-    @cached_property
-    def target_predictions(self) -> TargetPredictions:
-        return read_target_predictions(self)
-
-    @cached_property
-    def episodes(self) -> EpisodePredictions | None:
-        """What each episode or run said about the images of `predictions`; None where it was not kept."""
-        return read_episodes_of(self)
-
-    @cached_property
-    def per_episode(self) -> dict[str, NDArray[np.float64]] | None:
-        """The metrics of each episode or training run, name -> [episodes]; None where they are of one."""
-        return read_episodes(TaskFiles.beside(self.path).per_episode)
+    predictions = cached_property(read_predictions)
+    target_predictions = cached_property(read_target_predictions)
+    episodes = cached_property(read_episodes_of)
+    per_episode = cached_property(read_episodes)

@@ -41,19 +41,14 @@ def write_task(
     setting: str = "",
     info: Mapping[str, Any] | None = None,
 ) -> TaskFiles:
-    """Write the detailed CSV and the complete JSON of a task; the tidy table is a view of the latter.
-
-    The JSON comes last of the two files, so a task that has one is whole.
-    """
+    """Write the detailed CSV and, last, the complete JSON of a task: a task that has one is whole."""
     files = TaskFiles.of(results_dir, task, setting)
     date = datetime.now(UTC).isoformat(timespec="seconds")
     missing = {name: score.reason for name, score in scores.items() if score.value is None}
     for name, values in per_class.items():
         missing |= {f"{name}/{key}": score.reason for key, score in values.items() if score.value is None}
     kind = {TARGET: predictions.kind} if isinstance(predictions, TargetPredictions) else {}
-    text = (
-        _target_csv(predictions) if isinstance(predictions, TargetPredictions) else _detailed_csv(predictions)
-    )
+    text = _csv_of(predictions)
     write_text(files.detailed, text)
     write_json(
         files.complete,
@@ -101,28 +96,15 @@ def digest_of(text: str) -> str:
 def write_episodes(
     files: TaskFiles, per_episode: Mapping[str, NDArray[np.float64]], *, info: Mapping[str, Any]
 ) -> None:
-    """Write a few-shot setting's per-episode metrics and their mean and standard deviation."""
-    count = len(next(iter(per_episode.values())))
     columns = {name: _numbers(values) for name, values in per_episode.items()}
-    write_json(
-        files.per_episode,
-        {
-            **info,
-            "num_episodes": count,
-            "episodes": [
-                {"episode": episode, **{name: values[episode] for name, values in columns.items()}}
-                for episode in range(count)
-            ],
-        },
-    )
-    write_json(
-        files.few_shot,
-        {
-            **info,
-            "num_episodes": count,
-            "metrics": {name: mean_and_std(np.asarray(values)) for name, values in per_episode.items()},
-        },
-    )
+    count = len(next(iter(columns.values())))
+    episodes = [
+        {"episode": episode, **{name: values[episode] for name, values in columns.items()}}
+        for episode in range(count)
+    ]
+    metrics = {name: mean_and_std(np.asarray(values)) for name, values in per_episode.items()}
+    write_json(files.per_episode, {**info, "num_episodes": count, "episodes": episodes})
+    write_json(files.few_shot, {**info, "num_episodes": count, "metrics": metrics})
 
 
 def write_attention(files: TaskFiles, attention: TileAttention) -> None:
@@ -155,32 +137,25 @@ def mean_and_std(values: NDArray[np.float64]) -> dict[str, float | None]:
     return {name: float(getattr(defined, name)()) if len(defined) else None for name in names}
 
 
-def _detailed_csv(predictions: Predictions) -> str:
-    columns: dict[str, Sequence[Any]] = {
-        "img_name": predictions.img_names,
-        "true_label": predictions.labels.tolist(),
-        "predicted_label": predictions.predicted.tolist(),
-        "probabilities": _json_rows(predictions.probabilities),
-    }
-    if predictions.groups is not None:
-        columns["group"] = predictions.groups
-    columns |= predictions.sites
-    if predictions.episodes is not None:
-        columns["num_episodes"] = predictions.episodes.tolist()
-    return csv_text(columns, zip(*columns.values(), strict=True))
-
-
-def _target_csv(predictions: TargetPredictions) -> str:
+def _csv_of(predictions: Predictions | TargetPredictions) -> str:
     columns: dict[str, Sequence[Any]] = {"img_name": predictions.img_names}
-    for start, names, values in (
-        (TRUE, predictions.columns, predictions.truth),
-        (PREDICTED, predictions.predicted_columns, predictions.predicted),
-    ):
-        columns |= {f"{start}{name}": values[:, place].tolist() for place, name in enumerate(names)}
-    if predictions.weights is not None:
-        columns[WEIGHT] = predictions.weights.tolist()
-    if predictions.groups is not None:
-        columns["group"] = predictions.groups
+    groups = {} if predictions.groups is None else {"group": predictions.groups}
+    if isinstance(predictions, TargetPredictions):
+        for start, names, values in (
+            (TRUE, predictions.columns, predictions.truth),
+            (PREDICTED, predictions.predicted_columns, predictions.predicted),
+        ):
+            columns |= {f"{start}{name}": values[:, place].tolist() for place, name in enumerate(names)}
+        if predictions.weights is not None:
+            columns[WEIGHT] = predictions.weights.tolist()
+        columns |= groups
+    else:
+        columns["true_label"] = predictions.labels.tolist()
+        columns["predicted_label"] = predictions.predicted.tolist()
+        columns["probabilities"] = _json_rows(predictions.probabilities)
+        columns |= groups | predictions.sites
+        if predictions.episodes is not None:
+            columns["num_episodes"] = predictions.episodes.tolist()
     return csv_text(columns, zip(*columns.values(), strict=True))
 
 

@@ -39,7 +39,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Evidence:
+class IndexEvidence:
     """Per image [n] the weight of its SO and of its OS neighbours among the first k."""
 
     so: Floats
@@ -156,9 +156,8 @@ def _votes_without(
     pair, kind, edges = pair[order], kind[order], np.searchsorted(since[order], np.arange(len(sizes) + 1))
 
     own, cell = np.arange(rows) * count + unit, unit * classes + truth
-    left = np.repeat(there.sum(axis=1)[:, None], count, axis=1).ravel() - np.bincount(
-        pair, minlength=rows * count
-    )
+    gone = np.bincount(pair, minlength=rows * count)
+    left = np.repeat(there.sum(axis=1)[:, None], count, axis=1).ravel() - gone
     left[own] = 0
     row, held_by = np.nonzero(left.reshape(rows, count))
     voters = np.bincount(held_by * classes + truth[row], minlength=count * classes)
@@ -180,21 +179,19 @@ def _votes_without(
         again = np.flatnonzero(close)
         row, held_by = again // count, again % count
         votes = among[row, np.minimum(k + missing[again], width)] - missing_of[again]
-        now = (votes.argmax(axis=1) == truth[row]) & votes.any(axis=1)
-        change = now.astype(np.int64) - right[row]
+        change = ((votes.argmax(axis=1) == truth[row]) & votes.any(axis=1)).astype(np.int64) - right[row]
         hits[place] = np.tile(np.bincount(truth, weights=right, minlength=classes), count)
         hits[place] -= np.bincount(cell, weights=right, minlength=count * classes)
         hits[place] += np.bincount(held_by * classes + truth[row], weights=change, minlength=count * classes)
     return hits, voters
 
 
-def robustness_index(near: TypedNeighbours, labels: Ints, sites: Ints, *, k: int) -> Evidence:
+def robustness_index(near: TypedNeighbours, labels: Ints, sites: Ints, *, k: int) -> IndexEvidence:
     """RI: among the first k neighbours, how many share the biology and not the site, against the reverse."""
     so, os = np.zeros(len(labels)), np.zeros(len(labels))
     for rows in _blocks(near, k):
-        found = _typed(near.index[rows, :k], labels, sites, rows)
-        so[rows], os[rows] = (kind.sum(axis=1) for kind in found)
-    return Evidence(so, os, k)
+        so[rows], os[rows] = (kind.sum(axis=1) for kind in _typed(near.index[rows, :k], labels, sites, rows))
+    return IndexEvidence(so, os, k)
 
 
 def margin_aware_index(
@@ -205,7 +202,7 @@ def margin_aware_index(
     *,
     k: int,
     tau: float | None = None,
-) -> Evidence:
+) -> IndexEvidence:
     """MaRI: as RI, each neighbour weighted by exp(-distance / tau).
 
     Without `tau` it is the median distance to the SO and OS neighbours among the first k.
@@ -219,24 +216,22 @@ def margin_aware_index(
         parts.append(distances_from(features, norms, row + rows.start, other))
     if tau is None:
         if not sum(map(len, parts)):
-            return Evidence(np.zeros(len(labels)), np.zeros(len(labels)), k)
+            return IndexEvidence(np.zeros(len(labels)), np.zeros(len(labels)), k)
         tau = float(np.median(np.concatenate(parts)))
     if tau <= 0:
-        raise HistobenchError(
-            "half of the neighbors that count are exact copies; the features have collapsed"
-        )
+        raise HistobenchError("half of the neighbors that count are copies; the features have collapsed")
     so_terms, os_terms = np.zeros(len(labels)), np.zeros(len(labels))
     for rows, distance in zip(blocks, parts, strict=True):
         so, os = _typed(near.index[rows, :k], labels, sites, rows)
         weight = np.zeros(so.shape)
         weight[so | os] = np.exp(-distance / tau)
         so_terms[rows], os_terms[rows] = (weight * so).sum(axis=1), (weight * os).sum(axis=1)
-    return Evidence(so_terms, os_terms, k, tau)
+    return IndexEvidence(so_terms, os_terms, k, tau)
 
 
 def sums_without(
     near: TypedNeighbours,
-    found: Evidence,
+    found: IndexEvidence,
     features: NDArray[np.floating],
     labels: Ints,
     sites: Ints,
@@ -248,9 +243,8 @@ def sums_without(
     Exact: a list that is too short without a unit is searched again. Weights keep the tau of all images.
     """
     count, k = int(units.max()) + 1, found.k
-    so, os = (
-        terms.sum() - np.bincount(units, weights=terms, minlength=count) for terms in (found.so, found.os)
-    )
+    both = found.so, found.os
+    so, os = (terms.sum() - np.bincount(units, weights=terms, minlength=count) for terms in both)
     norms = norms_of(features) if found.tau is not None else np.empty(0)
     widths = sorted({min(2 * k + 32, near.wide.shape[1]), near.wide.shape[1]})
 
@@ -294,8 +288,7 @@ def sums_without(
                 pair_row, pair_unit = pair_row[short], pair_unit[short]
         if len(pair_row):
             again, place = np.unique(pair_row, return_inverse=True)
-            longest = k + int(np.bincount(units).max())
-            lists = nearest_rows(features, groups, rows[again], longest)
+            lists = nearest_rows(features, groups, rows[again], k + int(np.bincount(units).max()))
             add(rows[again], lists, place, pair_unit)
     return so, os
 
@@ -306,8 +299,7 @@ def index_without(so: Floats, os: Floats) -> Floats:
     # What is left of a sum from which all was taken away is rounding.
     gone = total <= 1e-9 * max(1.0, float(total.max(initial=0.0)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        values: Floats = np.where(gone, np.nan, np.clip(so / total, 0.0, 1.0))
-    return values
+        return np.asarray(np.where(gone, np.nan, np.clip(so / total, 0.0, 1.0)))
 
 
 def _blocks(near: TypedNeighbours, k: int) -> list[slice]:
@@ -351,14 +343,15 @@ class Margins:
 
 def cross_site_margin(near: TypedNeighbours) -> Margins:
     """CRoMa: (D_OS - D_SO) / (D_OS + D_SO), D the mean distance to the m nearest of that type."""
-    missing = int((~np.isfinite(near.so).all(axis=1) | ~np.isfinite(near.os).all(axis=1)).sum())
-    m = near.so.shape[1]
+    m = near.m
+    nearest_so, nearest_os = near.so.distance[:, :m], near.os.distance[:, :m]
+    missing = int((~np.isfinite(nearest_so).all(axis=1) | ~np.isfinite(nearest_os).all(axis=1)).sum())
     if missing:
         raise HistobenchError(
             f"{missing:,} images have fewer than {m} relatives of their class at another site, or of another"
             " class at their site, outside of their group; the margin needs crossed classes and sites"
         )
-    so, os = near.so.mean(axis=1), near.os.mean(axis=1)
+    so, os = nearest_so.mean(axis=1), nearest_os.mean(axis=1)
     if not (so + os > 0).all():
         raise HistobenchError("some images equal all of their relatives; the features have collapsed")
     return Margins((os - so) / (os + so), m)
@@ -371,10 +364,10 @@ def margins_without(near: TypedNeighbours, margins: Margins, units: Ints) -> dic
     """
     count, m = int(units.max()) + 1, margins.m
     rows = np.arange(len(units))
-    nearest = np.concatenate([near.so_wide.index[:, :m], near.os_wide.index[:, :m]], axis=1)
+    nearest = np.concatenate([near.so.index[:, :m], near.os.index[:, :m]], axis=1)
     pairs = np.unique(units[nearest] * len(units) + rows[:, None])
     unit, row = pairs // len(units), pairs % len(units)
-    so, os = (_mean_without(lists, row, unit, units, m) for lists in (near.so_wide, near.os_wide))
+    so, os = (_mean_without(lists, row, unit, units, m) for lists in (near.so, near.os))
     with np.errstate(invalid="ignore", divide="ignore"):
         changed = (os - so) / (os + so)
     found = {name: np.full(count, np.nan) for name in ("median", "tail", "below")}
@@ -392,8 +385,7 @@ def margins_without(near: TypedNeighbours, margins: Margins, units: Ints) -> dic
 
 
 def _tail_mean(values: Floats) -> float:
-    edge = np.percentile(values, TAIL * 100)
-    return float(values[values <= edge].mean())
+    return float(values[values <= np.percentile(values, TAIL * 100)].mean())
 
 
 def _mean_without(lists: TypedList, row: Ints, unit: Ints, units: Ints, m: int) -> Floats:
@@ -401,45 +393,25 @@ def _mean_without(lists: TypedList, row: Ints, unit: Ints, units: Ints, m: int) 
     index, distance = lists.index[row], lists.distance[row]
     kept = (index >= 0) & (units[index] != unit[:, None])
     kept &= np.cumsum(kept, axis=1) <= m
-    total = np.where(kept, distance, 0.0).sum(axis=1)
-    mean: Floats = np.where(kept.sum(axis=1) == m, total / m, np.nan)
+    mean: Floats = np.where(kept.sum(axis=1) == m, np.where(kept, distance, 0.0).sum(axis=1) / m, np.nan)
     others = lists.others[row].mean(axis=1)
     return np.where(lists.dominant[row] == unit, np.where(np.isfinite(others), others, np.nan), mean)
 
 
-def worst_relatives(
-    features: NDArray[np.floating],
-    labels: Ints,
-    sites: Ints,
-    groups: Ints,
-    margins: Floats,
-) -> list[dict[str, Any]]:
+def worst_relatives(near: TypedNeighbours, margins: Floats) -> list[dict[str, Any]]:
     """The images of the lowest margin, each with its nearest relative of either kind, by row.
 
     `same_site` is the nearest image of another class at the same site, `same_class` the nearest of the same
-    class at another site; both outside of the image's own group. Of equal ones the first is taken.
+    class at another site; both outside of the image's own group.
     """
-    rows = np.argsort(margins, kind="stable")[:SHOWN]
-    chosen = np.asarray(features[rows], dtype=np.float64)
-    chosen /= np.maximum(np.linalg.norm(chosen, axis=1, keepdims=True), 1e-12)
-    lengths = np.sqrt(np.einsum("ij,ij->i", features, features, dtype=np.float64))
-    distance = 1 - (features @ chosen.T.astype(features.dtype)).T / np.maximum(lengths, 1e-12)
-    found = []
-    for place, row in enumerate(rows):
-        other = groups != groups[row]
-        kinds = {
-            "same_site": other & (labels != labels[row]) & (sites == sites[row]),
-            "same_class": other & (labels == labels[row]) & (sites != sites[row]),
+    return [
+        {
+            "row": int(row),
+            "margin": float(margins[row]),
+            **{
+                name: {"row": int(lists.index[row, 0]), "distance": float(lists.distance[row, 0])}
+                for name, lists in (("same_site", near.os), ("same_class", near.so))
+            },
         }
-        near = {name: int(np.argmin(np.where(mask, distance[place], np.inf))) for name, mask in kinds.items()}
-        found.append(
-            {
-                "row": int(row),
-                "margin": float(margins[row]),
-                **{
-                    name: {"row": other_row, "distance": float(distance[place, other_row])}
-                    for name, other_row in near.items()
-                },
-            }
-        )
-    return found
+        for row in np.argsort(margins, kind="stable")[:SHOWN]
+    ]

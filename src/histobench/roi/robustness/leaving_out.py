@@ -109,8 +109,7 @@ def mean_without(terms: Floats, units: Units) -> Floats:
     total = np.bincount(units.of_image, weights=terms, minlength=units.count)
     count = np.bincount(units.of_image, minlength=units.count)
     with np.errstate(invalid="ignore", divide="ignore"):
-        left: Floats = (terms.sum() - total) / (len(terms) - count)
-    return left
+        return np.asarray((terms.sum() - total) / (len(terms) - count))
 
 
 def site_probe_without(probe: SiteProbe, sites: Ints, units: Units) -> Floats:

@@ -20,7 +20,7 @@ from histobench.core.errors import HistobenchError
 from histobench.core.threads import one_thread
 from histobench.roi.robustness.indices import (
     PUBLISHED_K,
-    Evidence,
+    IndexEvidence,
     candidates_for,
     choose_k,
     chosen_without,
@@ -171,17 +171,8 @@ class PackWork:
         t = self.tissue
         candidates = candidates_for(len(t.labels)) if k is None else (k,)
         widest = max(*candidates, *PUBLISHED_K.values())
-        sizes = (*candidates, *PUBLISHED_K.values())
-        near = find_neighbours(
-            self.features,
-            t.labels,
-            t.sites,
-            t.groups,
-            k=widest,
-            m=MARGIN_NEIGHBOURS,
-            sizes=sizes,
-            units=self.units.of_image,
-        )
+        data = (self.features, t.labels, t.sites, t.groups)
+        near = find_neighbours(*data, k=widest, m=MARGIN_NEIGHBOURS, units=self.units.of_image)
 
         with self.attempt("robustness_index", "margin_aware_index"):
             best, scores = choose_k(near, t.labels, candidates)
@@ -205,9 +196,7 @@ class PackWork:
         with self.attempt("croma_median", "croma_worst_tenth", "croma_share_below"):
             margins = cross_site_margin(near)
             self.details["margin_neighbours"] = margins.m
-            self.details["worst_images"] = worst_relatives(
-                self.features, t.labels, t.sites, t.groups, margins.values
-            )
+            self.details["worst_images"] = worst_relatives(near, margins.values)
             left = margins_without(near, margins, self.units.of_image)
             self.add("croma_median", margins.median, left["median"], within="contrast")
             self.add("croma_worst_tenth", margins.tail_mean, left["tail"], within="contrast")
@@ -217,7 +206,7 @@ class PackWork:
         self,
         name: str,
         near: TypedNeighbours,
-        found: Evidence,
+        found: IndexEvidence,
         chosen: Ints | None = None,
         value_at: Callable[[int], float] = lambda k: float("nan"),
     ) -> None:
@@ -237,7 +226,7 @@ class PackWork:
 
         self._index(name, found, without, units)
 
-    def _index(self, name: str, found: Evidence, without: Callable[[], Floats], units: Units) -> None:
+    def _index(self, name: str, found: IndexEvidence, without: Callable[[], Floats], units: Units) -> None:
         """An index with its interval, where enough images have a neighbour that tells class from site."""
         self.details.setdefault("support", {})[name] = found.support
         if (settled := self._settled) is not None:
@@ -255,22 +244,10 @@ class PackWork:
     def _settled(self) -> str | None:
         """Why an index of neighbours would say little about the encoder; None where it does say something."""
         t = self.tissue
-        cells = {*zip(t.labels.tolist(), t.sites.tolist(), strict=True)}
-        if len({label for label, _ in cells}) == len(cells):
-            return "no class comes from two sites: the index would be 0 for every encoder"
-        if len({site for _, site in cells}) == len(cells):
-            return "no two classes come from one site: the index would be 1 for every encoder"
         so, os = possible_neighbours(t.labels, t.sites, t.groups)
-        if not os.any():
-            return (
-                "no image has an image of another class at its site outside of its group (one group per "
-                "site?): the index would be 1 for every encoder"
-            )
-        if not so.any():
-            return (
-                "no image has an image of its class at another site outside of its group: "
-                "the index would be 0 for every encoder"
-            )
+        for found, kind in ((so, "of its class at another site"), (os, "of another class at its site")):
+            if not found.any():
+                return f"no image has one {kind} in another group; the index says nothing then"
         both = float((so & os).mean())
         self.details["both_kinds_possible"] = both
         if both < LEAST_POSSIBLE:
@@ -296,7 +273,7 @@ class PackWork:
             labels, sites, groups = t.labels[rows], t.sites[rows], t.groups[rows]
             inside, units = np.unique(self.units.of_image[rows], return_inverse=True)
             x = self.features[rows]
-            near = find_neighbours(x, labels, sites, groups, k=k, m=1, sizes=(k,), units=units)
+            near = find_neighbours(x, labels, sites, groups, k=k, m=1, units=units)
             part = robustness_index(near, labels, sites, k=k)
             so[rows] += part.so
             os[rows] += part.os
@@ -306,7 +283,7 @@ class PackWork:
                 each[inside] = without
                 left[place] += each
         self.details["paired_subsets"] = len(subsets)
-        self._index(name, Evidence(so, os, k), lambda: index_without(left[0], left[1]), self.units)
+        self._index(name, IndexEvidence(so, os, k), lambda: index_without(left[0], left[1]), self.units)
 
     def probe(self) -> None:
         """How well the site can be read from the features."""
@@ -325,8 +302,7 @@ class PackWork:
             found = leave_one_site_out(*data, protocol, refit=refit, fit_sites=fit_sites)
             without = np.array(list(found.without.values()))
             self.measures[f"new_site_{name}_mean"] = measured(found.mean, mean_of_known(without), units)
-            worst = np.fmin.reduce(without)
-            self.measures[f"new_site_{name}_worst"] = measured(found.worst, worst, units)
+            self.measures[f"new_site_{name}_worst"] = measured(found.worst, np.fmin.reduce(without), units)
             per_site = {}
             for site, value in found.per_site.items():
                 each = measured(value, found.without[site], units)
@@ -338,14 +314,11 @@ class PackWork:
 
 def crossed_pairs(labels: Ints, sites: Ints) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Every two labels that share two sites, with each two of these sites."""
-    classes, class_of = np.unique(labels, return_inverse=True)
-    places, place_of = np.unique(sites, return_inverse=True)
-    shown = np.zeros((len(classes), len(places)), dtype=bool)
-    shown[class_of, place_of] = True
+    sites_of = {label: set(sites[labels == label].tolist()) for label in np.unique(labels).tolist()}
     return [
-        ((int(classes[first]), int(classes[second])), (int(places[one]), int(places[other])))
-        for first, second in combinations(range(len(classes)), 2)
-        for one, other in combinations(np.flatnonzero(shown[first] & shown[second]), 2)
+        (two_labels, two_sites)
+        for two_labels in combinations(sites_of, 2)
+        for two_sites in combinations(sorted(sites_of[two_labels[0]] & sites_of[two_labels[1]]), 2)
     ]
 
 
@@ -358,16 +331,14 @@ def possible_neighbours(
     >>> possible_neighbours(np.array([0, 1, 0, 1]), one_group_per_site, one_group_per_site)
     (array([ True,  True,  True,  True]), array([False, False, False, False]))
     """
+    import pandas as pd
+
+    def alike(*keys: Ints) -> Ints:
+        """How many images agree in the keys [n] with each."""
+        table = pd.DataFrame(dict(enumerate(keys)))
+        return table.groupby(list(table.columns))[0].transform("size").to_numpy(dtype=np.int64)
 
     def outside(*keys: Ints) -> Ints:
-        """Images of other groups that agree in the keys [n]."""
-
-        def alike(*names: Ints) -> Ints:
-            _, place, size = np.unique(
-                np.stack(names, axis=1), axis=0, return_inverse=True, return_counts=True
-            )
-            return np.asarray(size[place.ravel()], dtype=np.int64)
-
         return alike(*keys) - alike(*keys, groups)
 
     both = outside(labels, sites)

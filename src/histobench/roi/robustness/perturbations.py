@@ -65,12 +65,10 @@ def jpeg(quality: int) -> Apply:
 
 
 def blur(sigma: float) -> Apply:
-    """Gaussian blur of `sigma` pixels."""
     return lambda pixels, draw: np.asarray(Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(sigma)))
 
 
 def brightness(factor: float) -> Apply:
-    """All values times `factor`."""
     return lambda pixels, draw: _pixels(pixels * factor)
 
 
@@ -119,14 +117,6 @@ def macenko(top: float) -> Apply:
     return apply
 
 
-def _flip(pixels: Pixels, draw: np.random.Generator) -> Pixels:
-    return np.ascontiguousarray(pixels[:, ::-1] if draw.random() < 0.5 else pixels[::-1])
-
-
-def _rotate(pixels: Pixels, draw: np.random.Generator) -> Pixels:
-    return np.ascontiguousarray(np.rot90(pixels, int(draw.integers(1, 4))))
-
-
 def _affine(pixels: Pixels, draw: np.random.Generator) -> Pixels:
     """Shift by up to 20 %, scale by 0.8 to 1.2, shear by up to 1 degree; what is new is black."""
     height, width = pixels.shape[:2]
@@ -137,9 +127,8 @@ def _affine(pixels: Pixels, draw: np.random.Generator) -> Pixels:
     a, b = 1 / factor, -shear / factor
     matrix = (a, b, x - a * (x + right) - b * (y + down), 0.0, a, y - a * (y + down))
     image = Image.fromarray(pixels)
-    return np.asarray(
-        image.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-    )
+    how = Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
+    return np.asarray(image.transform((width, height), *how))
 
 
 def _blur_15(pixels: Pixels, draw: np.random.Generator) -> Pixels:
@@ -165,10 +154,6 @@ def _jitter(pixels: Pixels, draw: np.random.Generator) -> Pixels:
     return np.asarray(image)
 
 
-def _gamma(pixels: Pixels, draw: np.random.Generator) -> Pixels:
-    return _pixels(255 * (pixels / 255) ** draw.uniform(0.5, 1.5))
-
-
 def _cutout(pixels: Pixels, draw: np.random.Generator) -> Pixels:
     """A black rectangle of the image's shape with 10 to 50 % of its area."""
     height, width = pixels.shape[:2]
@@ -187,8 +172,7 @@ def _morphology(kind: str) -> Apply:
         from scipy import ndimage
 
         side = int(draw.choice((3, 5)))
-        changed: Pixels = getattr(ndimage, f"grey_{kind}")(pixels, size=(side, side, 1))
-        return changed
+        return np.asarray(getattr(ndimage, f"grey_{kind}")(pixels, size=(side, side, 1)))
 
     return apply
 
@@ -232,12 +216,12 @@ _STRESS: dict[str, tuple[Apply, Apply, Apply]] = {
     "smaller": (scale(0.9), scale(0.8), scale(0.67)),
 }
 _THUNDER: dict[str, Apply] = {
-    "flip": _flip,
-    "rotation": _rotate,
+    "flip": lambda x, draw: np.ascontiguousarray(x[:, ::-1] if draw.random() < 0.5 else x[::-1]),
+    "rotation": lambda x, draw: np.ascontiguousarray(np.rot90(x, int(draw.integers(1, 4)))),
     "affine": _affine,
     "gaussian_blur": _blur_15,
     "colour_jitter": _jitter,
-    "gamma": _gamma,
+    "gamma": lambda x, draw: _pixels(255 * (x / 255) ** draw.uniform(0.5, 1.5)),
     "hed": hed(0.025),
     "cutout": _cutout,
     **{kind: _morphology(kind) for kind in ("dilation", "erosion", "opening", "closing")},
@@ -251,8 +235,6 @@ STRESS = tuple(
 )
 THUNDER = tuple(Perturbation(f"thunder_{name}", name, 0, apply) for name, apply in _THUNDER.items())
 
-
-# What a change of the image does to features and predictions, paired per image.
 
 #: Features [b, d] of b decoded images.
 Encode = Callable[[Sequence[Pixels]], NDArray[np.float32]]
@@ -320,8 +302,7 @@ def stress_measures(
 def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
     a, b = one.astype(np.float64), other.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    cosine: Floats = np.einsum("ij,ij->i", a, b) / np.maximum(lengths, 1e-12)
-    return cosine
+    return np.asarray(np.einsum("ij,ij->i", a, b) / np.maximum(lengths, 1e-12))
 
 
 def generator_of(seed: int, change: str, name: str) -> np.random.Generator:

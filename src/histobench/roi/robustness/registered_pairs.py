@@ -95,31 +95,22 @@ def register(places: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Reg
         raise NothingToCompareError(
             "registered pairs need a column that says how images of a place differ, such as scanner or stain"
         )
-    rows: list[int] = []
-    seen: dict[tuple[str, tuple[str, ...]], int] = {}
-    without_view = copies = 0
-    for row, place in enumerate(places):
-        if not place:
-            continue
-        view = tuple(values[row] for values in known.values())
-        if not all(view):
-            without_view += 1
-        elif (place, view) in seen:
-            copies += 1
-        else:
-            seen[place, view] = row
-            rows.append(row)
-    place_names = {name: number for number, name in enumerate(sorted({place for place, _ in seen}))}
-    views = tuple(sorted({view for _, view in seen}))
-    number = {view: k for k, view in enumerate(views)}
+    import pandas as pd
+
+    table = pd.DataFrame({"": places, **known})  # no column has this name
+    placed = table[""] != ""
+    viewed = placed & (table[list(known)] != "").all(axis=1)
+    first = table[viewed].drop_duplicates()
+    every = list(map(tuple, first[list(known)].values.tolist()))
+    views = tuple(sorted(set(every)))
     return Registration(
-        np.array(rows, dtype=np.int64),
-        np.array([place_names[place] for place, _ in seen], dtype=np.int64),
-        np.array([number[view] for _, view in seen], dtype=np.int64),
+        first.index.to_numpy(dtype=np.int64),
+        np.unique(first[""], return_inverse=True)[1].astype(np.int64),
+        np.array([views.index(view) for view in every], dtype=np.int64),
         tuple(known),
         views,
-        without_view,
-        copies,
+        int((placed & ~viewed).sum()),
+        int(viewed.sum()) - len(first),
     )
 
 
@@ -222,8 +213,7 @@ def measure_pairs(
             "differ in scanner, stain or another site column"
         )
     owner = joined_groups(registered.place, groups)
-    agreements = [agreement(features, match, device=device) for match in found]
-    work = _PairWork(found, agreements, units_of(owner))
+    work = _PairWork(found, [agreement(features, match, device=device) for match in found], units_of(owner))
     kinds = sorted({match.kind for match in found})
     for kind in ("", *(kinds if len(kinds) > 1 or len(registered.columns) > 1 else ())):
         chosen = [k for k, match in enumerate(found) if not kind or match.kind == kind]
@@ -232,9 +222,8 @@ def measure_pairs(
             # Among fewer images than k every partner is found, whatever the encoder.
             searched = [at for at in chosen if 2 * len(found[at].rows) - 1 > k]
             work.median(_name(f"pair_top{k}", kind), searched, _found_in(k))
-    parts = [
-        _name(f"pair_top{_SCORED}", kind) for kind in kinds if _name("pair_cosine", kind) in work.measures
-    ]
+    known = [kind for kind in kinds if _name("pair_cosine", kind) in work.measures]
+    parts = [_name(f"pair_top{_SCORED}", kind) for kind in known]
     work.mean("pair_score", ["pair_cosine", *(parts or [f"pair_top{_SCORED}"])])
     return Pack(work.measures, _details(found, work.agreements, registered))
 
@@ -268,13 +257,11 @@ class _PairWork:
         self._add(name, value, matches_without(terms, owners, self.units.count))
 
     def mean(self, name: str, parts: Sequence[str]) -> None:
-        """The mean of measures that are all known."""
         found = [self.measures[part] for part in parts]
         values = [each.value for each in found]
         if any(value is None for value in values):
-            self.measures[name] = Measure(
-                None, reason=next(each.reason for each in found if each.value is None)
-            )
+            reason = next(each.reason for each in found if each.value is None)
+            self.measures[name] = Measure(None, reason=reason)
             return
         value = float(np.mean([value for value in values if value is not None]))
         left = [each.left_out for each in found if each.left_out is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +52,7 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
         raise HistobenchError("there is only one site; the site probe needs two")
     folds = min(_FOLDS, *(len(np.unique(groups[sites == site])) for site in np.unique(sites)))
     if folds < 2:
-        raise HistobenchError(
-            "a site has one group only; the site probe needs two groups (patients) at each site"
-        )
+        raise HistobenchError("a site has one group only; the site probe needs two groups at each site")
     scores = np.full((len(features), classes), np.nan)
     tested_in = np.full(len(features), -1, dtype=np.int64)
     areas: list[float] = []
@@ -66,9 +65,7 @@ def site_probe(features: NDArray[np.floating], sites: Ints, groups: Ints) -> Sit
         truth, guess = sites[test], shares[:, 1] if classes == 2 else shares
         areas.append(float(roc_auc_score(truth, guess, multi_class="ovr", labels=np.arange(classes))))
     if not areas:
-        raise HistobenchError(
-            "no fold has every site on both sides; the site probe needs more groups at each site"
-        )
+        raise HistobenchError("no fold has every site on both sides; the site probe needs more groups")
     return SiteProbe(tuple(areas), folds - len(areas), scores, tested_in)
 
 
@@ -145,8 +142,7 @@ def leave_one_site_out(
         truth = labels[test]
         everyone = np.ones((1, len(truth)), dtype=bool)
         per_site[site] = float(_balanced(truth, (full == truth)[None], everyone)[0])
-        tested = units[test][None, :] != np.arange(count)[:, None]
-        without[site] = _balanced(truth, left == truth, tested)
+        without[site] = _balanced(truth, left == truth, units[test][None, :] != np.arange(count)[:, None])
     if not per_site:
         raise HistobenchError("no site can be left out: each has a class that no other site shows")
     return SiteTransfer(per_site, predicted, without)
@@ -165,8 +161,6 @@ def _balanced(truth: Ints, right: NDArray[np.bool_], counted: NDArray[np.bool_])
 
 def mean_of_known(values: Floats) -> Floats:
     """Mean over rows of what is not NaN; NaN where nothing is."""
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    result: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return result
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmean(values, axis=0))

@@ -20,11 +20,8 @@ from histobench.roi.results.stored_run import StoredRun
 from histobench.roi.task_catalogue import WITH_METHODS
 from histobench.work.run_folder import DONE, RunFolder, Unit
 
-# The table of one dataset as a file: one process writes it, another builds the report from it.
-
 
 def write_table(path: Path, dataset: str, runs: Sequence[StoredRun], settings: CompareSettings) -> None:
-    """Compare runs on one dataset, and write the table with all that it depends on."""
     known = _known(runs, settings)  # before they are read: what changes meanwhile is made anew
     write_record(path, dataset_table(dataset, runs, settings), about=known)
 
@@ -44,33 +41,23 @@ def _known(runs: Sequence[StoredRun], settings: CompareSettings) -> dict[str, An
 
 
 def _digest(run: StoredRun) -> str:
-    """Of all files that a run is read from."""
     files = TaskFiles.beside(run.path)
     digest = hashlib.sha256()
     for path in (files.complete, files.detailed, files.per_episode, files.episode_predictions):
-        try:
-            content = read_bytes(path)
-        except FileNotFoundError:
-            content = b""
-        digest.update(f"{len(content)}:".encode() + hashlib.sha256(content).digest())
+        digest.update(hashlib.sha256(read_bytes(path) if path.exists() else b"").digest())
     return digest.hexdigest()
 
 
-SETTINGS = CompareSettings()
-
-
 def compare(folder: RunFolder, unit: Unit) -> None:
-    """Compare what is stored of the unit's task, that of earlier plans included, as the report would."""
     files = []
     for setting, runs in _runs_of(unit).items():  # none where the task stores no predictions, or was skipped
         several = f"-{setting}" if unit.spec["task"] in WITH_METHODS else ""
-        files.append(folder.part("tables") / f"{unit.id}{several}.json")
-        write_table(files[-1], unit.dataset, runs, SETTINGS)
+        files.append(folder.path / "tables" / f"{unit.id}{several}.json")
+        write_table(files[-1], unit.dataset, runs, CompareSettings())
     folder.finish(unit, files=files)
 
 
 def _runs_of(unit: Unit) -> dict[str, list[StoredRun]]:
-    """The runs of each setting that is shown."""
     spec, root = unit.spec, Path(unit.spec["folder"])
     paths = [
         path
@@ -79,10 +66,9 @@ def _runs_of(unit: Unit) -> dict[str, list[StoredRun]]:
         and {spec["preset"], spec["task"]} <= set(path.relative_to(root).parts)
         and SPLITS not in path.relative_to(root).parts
     ]
-    tables = by_task([read_run(path) for path in paths])
     found = {
         setting: [run for run in runs if run.identity.dataset == unit.dataset]
-        for (task, preset, setting, seed), runs in tables.items()
+        for (task, preset, setting, seed), runs in by_task([read_run(path) for path in paths]).items()
         if (task, preset, seed) == (spec["task"], spec["preset"], spec["seed"])
     }
     return {setting: runs for setting, runs in found.items() if runs}

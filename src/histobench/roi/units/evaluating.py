@@ -19,7 +19,7 @@ from histobench.roi.evaluation.evaluation_request import FILE, EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate, evaluate_on_images
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, load
-from histobench.roi.options import Options, Settings, scheme_of
+from histobench.roi.options import Options, Scheme, Settings
 from histobench.roi.results.layout import stored_in
 from histobench.roi.results.reader import load_runs, results_files
 from histobench.work.run_folder import RunFolder, Unit
@@ -29,27 +29,19 @@ def evaluate_units(
     folder: RunFolder, units: Sequence[Unit], features: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
     """Tasks of one encoder, dataset and preset; `features` is the output of its feature files."""
-    tasks = tuple(unit.spec["task"] for unit in units)
     job = folder.title(units[0])
-    request = _request(units[0], tasks, features)
-    done = evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}"))
-    _note(folder, units, done)
+    request = _request(units[0], tuple(unit.spec["task"] for unit in units), features)
+    _note(folder, units, evaluate(request, resume=True, on_task=lambda task: say(f"{job}: {task}")))
 
 
 def evaluate_on_network(folder: RunFolder, unit: Unit, say: Callable[[str], None]) -> None:
-    """One task that runs an encoder on images."""
     spec, job = unit.spec, folder.title(unit)
     request = ImageRequest(
         task=spec["task"],
         data=DatasetSource.from_note(spec["source"]).load(),
         recipe=EncoderRecipe(**spec["recipe"]),
-        results_dir=Path(spec["results_dir"]),
-        dataset=unit.dataset,
-        encoder=spec["label"],
-        preset=spec["preset"],
-        seed=spec["seed"],
-        options=_options(spec),
         settings=Settings(**spec["settings"]),
+        **_asked(unit),
     )
     _note(folder, [unit], evaluate_on_images(request, on_task=lambda task: say(f"{job}: {task}")))
 
@@ -65,26 +57,18 @@ def _note(folder: RunFolder, units: Sequence[Unit], done: EvaluationOutcome) -> 
         else:
             state = "unchanged" if task in done.unchanged else "evaluated"
             place = done.results_dir / task
-            _write_intervals(unit, place)
+            if results_files(place):
+                write_all_intervals(load_runs(place), unit.spec["n_bootstrap"])
             known = {"place": str(place), "digest": (read_note(place / FILE) or {}).get("digest")}
             folder.finish(unit, files=stored_in(place), outcome=state, cpu=cpu_kind(), **known)
-
-
-def _write_intervals(unit: Unit, place: Path) -> None:
-    """Intervals of what is stored at a place; who collects finds them."""
-    if "n_bootstrap" in unit.spec and results_files(place):  # earlier versions left them to the end
-        write_all_intervals(load_runs(place), unit.spec["n_bootstrap"])
 
 
 def evaluate_splits(
     folder: RunFolder, unit: Unit, features: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Every task on every split of a repeated cross-validation."""
-    scheme = scheme_of(*unit.spec["scheme"])
-    assert scheme is not None
     every = evaluate_over_splits(
         _request(unit, tuple(unit.spec["tasks"]), features),
-        scheme,
+        Scheme(**unit.spec["scheme"]),
         resume=True,
         on_split=lambda split, count: say(f"{folder.title(unit)}: {split.name} of {count} splits"),
     )
@@ -107,22 +91,25 @@ def _request(unit: Unit, tasks: tuple[str, ...], features: Mapping[str, Any]) ->
         train=rows_of(test, np.arange(0)) if spec.get("untrained") else _features(files, "train"),
         test=test,
         val=_features(files, "val") if "val" in files else None,
-        results_dir=Path(spec["results_dir"]),
-        dataset=unit.dataset,
-        encoder=spec["label"],
-        preset=spec["preset"],
-        seed=spec["seed"],
         device=spec["device"],
         weights=spec["weights"],
-        options=_options(spec),
+        **_asked(unit),
     )
 
 
-def _options(spec: Mapping[str, Any]) -> Options:
-    options = dict(spec["options"])
+def _asked(unit: Unit) -> dict[str, Any]:
+    """What requests for features and for images have in common."""
+    spec, options = unit.spec, dict(unit.spec["options"])
     prompts = options.pop("zeroshot_prompt_file")
     options |= {name: tuple(options[name]) for name in ("n_shot", "n_way")}
-    return Options(**options, zeroshot_prompt_file=Path(prompts) if prompts else None)
+    return {
+        "results_dir": Path(spec["results_dir"]),
+        "dataset": unit.dataset,
+        "encoder": spec["label"],
+        "preset": spec["preset"],
+        "seed": spec["seed"],
+        "options": Options(**options, zeroshot_prompt_file=Path(prompts) if prompts else None),
+    }
 
 
 def _features(files: Mapping[str, Any], split: str) -> FeatureSet:
@@ -132,7 +119,7 @@ def _features(files: Mapping[str, Any], split: str) -> FeatureSet:
     features = load(files[split]["path"])
     if features.metadata.get("fingerprint") != files[split]["fingerprint"]:
         raise HistobenchError(
-            f"{files[split]['path']} was replaced while this run was at work, by another one with other "
-            "images of the same name; run again, or give each its own `results`"
+            f"{files[split]['path']} was replaced during this run by another run on other images of the "
+            "same name; run again, or give each its own `results`"
         )
     return features

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from histobench.core.devices import cpu_kind, device_name, resolve_device
 from histobench.core.errors import HistobenchError
-from histobench.core.files import patience
+from histobench.core.files import atomic_path, patience, patiently, read_bytes
 from histobench.core.folders import cache_dir
+from histobench.core.plain_data import parse_json
 from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
-from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.encoders.own_name import is_computed, names_features
 from histobench.roi.encoders.registry import EncoderRecipe
-from histobench.roi.features.cache.content_hashes import Keys
-from histobench.roi.features.cache.row_cache import RowCache
+from histobench.roi.features.cache.content_hashes import Contents, Keys
+from histobench.roi.features.cache.row_cache import KEY_BYTES, RowCache
 from histobench.roi.features.feature_extraction import Extractor
 from histobench.roi.features.fingerprint import versions
 from histobench.roi.features.inference.device_runner import DeviceRunner
@@ -39,8 +42,7 @@ from histobench.roi.features.shard_plan import (
     write_splits,
 )
 from histobench.roi.options import Settings
-from histobench.roi.units.planned_images import order_of, read_images, read_keys, write_images, write_keys
-from histobench.roi.units.unchanged import inputs_of, stamp_of
+from histobench.roi.units.unchanged import inputs_of, order_of, stamp_of
 from histobench.work.run_folder import DONE, FOUND, RunFolder, Unit, write_lines
 
 #: Shards of one unit: some seconds of work, which is what a lost machine costs.
@@ -50,32 +52,22 @@ PARAMETERS = 1_200_000_000
 
 
 def prepare(folder: RunFolder, unit: Unit, dataset: RoiDataset, progress: Progress) -> Extractor | None:
-    """Decide how the features of a dataset are computed, and list what is missing as units.
-
-    Where one process does all units, it is returned with the networks, for `compute_shards`.
-    """
-    spec = unit.spec
+    """Plan the features of a dataset and list what is missing as units; one that computes all is returned."""
+    spec, alone = unit.spec, folder.engine == "local"
     recipes = [EncoderRecipe(**recipe) for recipe in spec["recipes"]]
-    settings = Settings(**spec["settings"])
-    alone = folder.engine == "local"
+    settings, place = Settings(**spec["settings"]), Path(spec["save_dir"])
     inputs = inputs_of(dataset, spec) if alone else ""  # now: what changes later is not what was used
-    job = Extractor(
-        dataset,
-        recipes,
-        Path(spec["save_dir"]),
-        settings,
-        root=cache_of(folder, settings),
-        progress=progress,
-        keep=alone,
-        tolerant=True,
-    )
+    how: dict[str, Any] = {"root": cache_of(folder, settings), "progress": progress}
+    job = Extractor(dataset, recipes, place, settings, **how, keep=alone, tolerant=True)
+    keeps = False
     try:
         plan = job.plan()
-        images = folder.part("images") / f"{unit.id}.jsonl"
+        images = folder.path / "images" / f"{unit.id}.jsonl"
         begins = write_images(images, (shard.keys for shard in plan.shards), plan.refs)
-        keys = folder.part("images") / f"{unit.id}.keys"
-        digest = write_keys(keys, plan.contents)
-        listed = folder.part(FOUND) / f"{unit.id}.jsonl"
+        keys = folder.path / "images" / f"{unit.id}.keys"
+        with atomic_path(keys) as temporary:
+            temporary.write_bytes(plan.contents.keys.data.data)
+        listed = folder.path / FOUND / f"{unit.id}.jsonl"
         write_lines(listed, shard_units(unit, plan, begins, together=alone))
         folder.finish(
             unit,
@@ -84,20 +76,17 @@ def prepare(folder: RunFolder, unit: Unit, dataset: RoiDataset, progress: Progre
             failures=dict(plan.failures),
             unreadable={str(path): why for path, why in plan.unreadable.items()},
             order=order_of(dataset),
-            digest=digest,
             device=plan.device,
             device_kind=device_kind(plan.device),
             threads=None if alone else plan.threads,
             versions=versions(),
             inputs=inputs,
         )
-    except BaseException:
-        job.close()
-        raise
-    if alone and plan.shards:
-        return job
-    job.close()
-    return None
+        keeps = alone and bool(plan.shards)
+    finally:
+        if not keeps:
+            job.close()
+    return job if keeps else None
 
 
 def cache_of(folder: RunFolder, settings: Settings) -> Path:
@@ -113,45 +102,40 @@ def shard_units(
     units: list[Unit] = []
     started: set[int] = set()
     for team in [set(range(len(plan.encoders)))] if together else _teams(plan.encoders):
-        row = 0
-        while row < len(plan.shards):
-            positions = [position for position in plan.shards[row].encoders if position in team]
-            end = row + 1
-            while (
-                end < min(len(plan.shards), row + size)
-                and plan.shards[end].encoders == plan.shards[row].encoders
-            ):
-                end += 1
-            if positions:
-                shards = plan.shards[row:end]
+        for encoders, alike in groupby(range(len(plan.shards)), lambda row: plan.shards[row].encoders):
+            rows = list(alike)
+            positions = [position for position in encoders if position in team]
+            names = ", ".join(plan.encoders[position].asked for position in positions)
+            for row in rows[::size] if positions else ():
+                end = min(row + size, rows[-1] + 1)
                 spec = {
                     "prepare": unit.id,
                     "encoders": positions,
                     "begin": begins[row],
                     "end": begins[end],
-                    "sizes": [len(shard.keys) for shard in shards],
+                    "sizes": [len(shard.keys) for shard in plan.shards[row:end]],
                     "shards": [row, end],
                     # How far the fast path is from the plain one is measured on an encoder's first images.
                     "first": [position for position in positions if position not in started],
                 }
                 started.update(positions)
-                names = ", ".join(plan.encoders[position].asked for position in positions)
                 units.append(Unit("shards", unit.dataset, names, spec, (unit.id,)))
-            row = end
     return units
 
 
 def _teams(encoders: Sequence[PlannedEncoder]) -> list[set[int]]:
     """Encoders that see the same pixels, as many together as one device may be asked to hold."""
-    teams: list[tuple[str, int, set[int]]] = []
+    teams: list[set[int]] = []
     for position, encoder in enumerate(encoders):
-        for number, (pixels, parameters, members) in enumerate(teams):
-            if pixels == encoder.pixels and parameters + encoder.parameters <= PARAMETERS:
-                teams[number] = (pixels, parameters + encoder.parameters, members | {position})
+        for team in teams:
+            others = [encoders[member] for member in team]
+            parameters = sum(other.parameters for other in others) + encoder.parameters
+            if others[0].pixels == encoder.pixels and parameters <= PARAMETERS:
+                team.add(position)
                 break
         else:
-            teams.append((encoder.pixels, encoder.parameters, {position}))
-    return [members for _, _, members in teams]
+            teams.append({position})
+    return teams
 
 
 def open_runner(
@@ -174,10 +158,7 @@ def open_runner(
 
 
 def _planned(prepared: Mapping[str, Any], place: int) -> PlannedEncoder:
-    try:
-        return PlannedEncoder.from_note(prepared["encoders"][place])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise HistobenchError(f"{prepared['unit']} does not describe encoder {place}; run again") from error
+    return PlannedEncoder.from_note(prepared["encoders"][place])
 
 
 def compute_shards(
@@ -187,10 +168,7 @@ def compute_shards(
     work: Extractor | DeviceRunner,
     progress: Progress,
 ) -> None:
-    """Compute the rows of units that are not in the cache; note what became of each unit.
-
-    `work` is what has planned them in this process, else encoders that were made for them.
-    """
+    """Compute missing rows of units by `work`: what has planned them in this process, or their encoders."""
     runner = work.runner if isinstance(work, Extractor) else work
     for state in runner.states.values():
         state.cache.refresh()
@@ -226,9 +204,9 @@ def compute_shards(
             # Found while others were decoded only, or perhaps only now: no cache keeps them.
             bad={key.hex(): bad[key] for key in lost if key in bad},
             failures={
-                _planned(prepared, place).asked: runner.failures[place]
-                for place in unit.spec["encoders"]
-                if place in runner.failures
+                _planned(prepared, place).asked: why
+                for place, why in runner.failures.items()
+                if place in unit.spec["encoders"]
             },
             computed={
                 str(place): sum(len(shard.keys) for shard in lacking[unit.id] if place in shard.encoders)
@@ -264,7 +242,7 @@ def _shards_of(
     if isinstance(work, Extractor):
         begin, end = spec["shards"]
         return [Shard(shard.keys, places) for shard in work.planned.shards[begin:end]]
-    images = read_images(folder.part("images") / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
+    images = read_images(folder.path / "images" / f"{spec['prepare']}.jsonl", spec["begin"], spec["end"])
     refs |= dict(images)
     keys = iter([key for key, _ in images])
     return [Shard(tuple(islice(keys, size)), places) for size in spec["sizes"]]
@@ -277,21 +255,18 @@ def write_feature_files(
     prepare_unit: Unit,
     data: Callable[[], RoiDataset],
 ) -> None:
-    """Write the feature files of one encoder from the cache."""
     asked = unit.spec["asked"]
     if not is_computed(asked):
         _write_other_features(folder, unit, prepare_unit, data)
         return
     if asked in prepared["failures"]:
         raise HistobenchError(prepared["failures"][asked])
-    every = [_planned(prepared, place) for place in range(len(prepared.get("encoders", ())))]
-    named = [(place, encoder) for place, encoder in enumerate(every) if encoder.asked == asked]
-    if not named:
+    places = [place for place, each in enumerate(prepared["encoders"]) if each["asked"] == asked]
+    if not places:
         raise HistobenchError(f"{prepared['unit']} does not describe {asked}; run again")
-    place, planned = named[0]
+    place, planned = places[0], _planned(prepared, places[0])
     dataset, settings = data(), Settings(**prepare_unit.spec["settings"])
-    listed = folder.part("images") / f"{prepare_unit.id}.keys"
-    contents = read_keys(listed, dataset, prepared["order"], prepared["digest"])
+    contents = read_keys(folder.path / "images" / f"{prepare_unit.id}.keys", dataset, prepared["order"])
     shards = [
         folder.output(shard.id) or {}
         for shard in folder.found_by(prepare_unit.id)
@@ -320,26 +295,21 @@ def write_feature_files(
         why = next((f": {note['reason']}" for note in shards if note.get("reason")), " yet")
         raise HistobenchError(f"{missing} images are not computed{why}; run again with `retry_failed`")
     written = write_splits(
-        planned,
-        cache,
-        contents,
-        problems,
-        save_dir=Path(prepare_unit.spec["save_dir"]),
-        settings=settings,
+        planned, cache, contents, problems, save_dir=Path(prepare_unit.spec["save_dir"]), settings=settings
     )
-    found = _extraction_note(
+    _finish(
+        folder,
+        unit,
         written,
         computed=sum(int(note.get("computed", {}).get(str(place), 0)) for note in shards),
         seconds=sum(float(note.get("seconds", {}).get(str(place), 0.0)) for note in shards),
         device=next((str(note["device"]) for note in shards if "device" in note), ""),
     )
-    folder.finish(unit, files=[item.path for item in written], **found)
 
 
 def _write_other_features(
     folder: RunFolder, unit: Unit, prepare_unit: Unit, data: Callable[[], RoiDataset]
 ) -> None:
-    """Feature files of features that another tool computed, or of several encoders side by side."""
     from histobench.roi.features.elsewhere import combine_features, import_features
 
     spec, asked = prepare_unit.spec, unit.spec["asked"]
@@ -352,31 +322,19 @@ def _write_other_features(
             if output.get("state") != DONE:
                 reason = output.get("reason", "its features are missing")
                 raise HistobenchError(f"a part of the combination failed: {reason}")
-        parts = [
-            {split: Path(note["path"]) for split, note in output["extracted"].items()} for output in outputs
-        ]
+        files = [output["extracted"].items() for output in outputs]
+        parts = [{split: Path(note["path"]) for split, note in each} for each in files]
         written = combine_features(asked, parts, Path(spec["save_dir"]))
-    note = _extraction_note(written, computed=0, seconds=0.0, device="")
-    folder.finish(unit, files=[item.path for item in written], **note)
+    _finish(folder, unit, written, computed=0, seconds=0.0, device="")
 
 
-def _extraction_note(
-    written: Sequence[Extraction], *, computed: int, seconds: float, device: str
-) -> dict[str, Any]:
-    return {
-        "encoder": written[0].asked,
-        "extracted": {
-            item.split: {
-                "path": str(item.path),
-                "fingerprint": item.fingerprint,
-                "stamp": stamp_of(item.path),
-            }
-            for item in written
-        },
-        "computed": computed,
-        "seconds": seconds,
-        "device": device,
+def _finish(folder: RunFolder, unit: Unit, written: Sequence[Extraction], **measured: Any) -> None:
+    extracted = {
+        item.split: {"path": str(item.path), "fingerprint": item.fingerprint, "stamp": stamp_of(item.path)}
+        for item in written
     }
+    files = [item.path for item in written]
+    folder.finish(unit, files=files, encoder=written[0].asked, extracted=extracted, **measured)
 
 
 def check_versions(prepared: Mapping[str, Any]) -> None:
@@ -393,11 +351,9 @@ def check_versions(prepared: Mapping[str, Any]) -> None:
 def check_machine(prepared: Mapping[str, Any]) -> None:
     """Refuse to add to features from another version, or from another kind of device."""
     check_versions(prepared)
-    device = str(prepared.get("device"))
-    kind = device_kind(_resolved(device if device.partition(":")[0] == "cpu" else None))
+    kind = device_kind(resolve_device("cpu" if str(prepared.get("device")).startswith("cpu") else None))
     planned = str(prepared.get("device_kind"))
-    # Earlier versions did not note the instructions of a CPU.
-    if kind != planned and not (planned == f"cpu {platform.machine()}" and kind.startswith(planned)):
+    if kind != planned:
         raise HistobenchError(
             f"{socket.gethostname()} has {kind}, but this run was planned on {planned}: features differ "
             "in their last bits; ask for nodes of one kind (Slurm: constraint=...), or start a new run"
@@ -412,5 +368,34 @@ def device_kind(device: str) -> str:
     return device_name(device) if kind == "cuda" else f"{kind} {platform.machine()}"
 
 
-def _resolved(device: str | None) -> str:
-    return resolve_device((device or "").partition(",")[0] or None)
+def write_images(path: Path, shards: Iterable[Sequence[bytes]], refs: Mapping[bytes, ImageRef]) -> list[int]:
+    """Write one line per shard; gives the byte at which every one begins, and the end of the file."""
+    begins, place = [0], 0
+    with atomic_path(path) as temporary, temporary.open("wb") as handle:
+        for keys in shards:
+            place += handle.write(json.dumps([[key.hex(), *refs[key]] for key in keys]).encode() + b"\n")
+            begins.append(place)
+    return begins
+
+
+def read_images(path: Path, begin: int, end: int) -> list[tuple[bytes, ImageRef]]:
+    def read() -> bytes:
+        with open(path, "rb") as handle:
+            handle.seek(begin)
+            return handle.read(end - begin)
+
+    images = [image for line in patiently(read, announced=True).splitlines() for image in parse_json(line)]
+    return [(bytes.fromhex(key), ImageRef(*rest)) for key, *rest in images]
+
+
+def read_keys(path: Path, dataset: RoiDataset, order: str) -> Contents:
+    """The content hash of every image; a dataset that is no longer the planned one is refused."""
+    if order_of(dataset) != order:
+        raise HistobenchError(
+            f"{dataset.name} has changed since this run was planned (images, labels or groups); run again"
+        )
+    data = patiently(lambda: read_bytes(path), announced=True)
+    count = sum(len(dataset.splits.get(split, ())) for split in SPLITS)
+    if len(data) != KEY_BYTES * count:
+        raise HistobenchError(f"{path} is damaged; start a new run")
+    return Contents(dataset, Keys(np.frombuffer(data, np.uint8).reshape(count, KEY_BYTES)))

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from histobench.core.devices import free_memory, usable_cores
-from histobench.core.files import files_below, names_in
+from histobench.core.files import files_below
 from histobench.roi.encoders.own_name import elsewhere_path, names_features
+from histobench.roi.features.cache.row_cache import KEY_BYTES
 from histobench.roi.units.roi_run import EVALUATING, KINDS
 from histobench.roi.units.unit_worker import UnitWorker
 from histobench.work.engines import Display
@@ -40,25 +42,23 @@ class LocalEngine:
         """Do the units in their order; where there are many evaluations, these last and side by side."""
         worker = UnitWorker(folder, display.progress, display.say)
 
-        def before(units: Sequence[Unit]) -> None:
-            if units[0].kind in ("prepare", "shards"):
-                display.before_extraction()
+        def around(hook: Callable[[], None]) -> Callable[[Sequence[Unit]], None]:
+            return lambda units: hook() if units[0].kind in ("prepare", "shards") else None
 
-        def after(units: Sequence[Unit]) -> None:
-            if units[0].kind in ("prepare", "shards"):
-                display.after_extraction()
-
+        hooks: dict[str, Any] = {
+            "before": around(display.before_extraction),
+            "after": around(display.after_extraction),
+        }
         try:
             if _processes(folder) > 1:
                 computing = [kind for kind in KINDS if kind not in EVALUATING]
-                work_through(folder, worker, kinds=computing, alone=True, before=before, after=after)
+                work_through(folder, worker, kinds=computing, alone=True, **hooks)
                 worker.close()
                 processes = _fitting(folder, _processes(folder))
                 with _helpers(folder, processes):
                     display.say(f"evaluating in {processes} processes")
-                    reporter = UnitWorker(folder, display.progress, _counted(folder, display.say, processes))
-                    work_through(folder, reporter, kinds=EVALUATING)
-            work_through(folder, worker, alone=True, before=before, after=after)
+                    work_through(folder, worker, kinds=EVALUATING)
+            work_through(folder, worker, alone=True, **hooks)
         finally:
             worker.close()
             shutil.rmtree(folder.path / "cache", ignore_errors=True)  # of a run without a cache
@@ -76,7 +76,8 @@ def _processes(folder: RunFolder) -> int:
 
     asked = left[0].spec["device"] or "cuda"
     on_gpu = asked == "mps" or (asked.startswith("cuda") and torch.cuda.is_available())
-    return 1 if on_gpu else max(1, min(_cores(), most))
+    # As far as this process was not asked to use fewer threads.
+    return 1 if on_gpu else max(1, min(usable_cores(), torch.get_num_threads(), most))
 
 
 def _fitting(folder: RunFolder, processes: int) -> int:
@@ -85,38 +86,16 @@ def _fitting(folder: RunFolder, processes: int) -> int:
     for unit in folder.units():
         note = (folder.output(unit.id) or {}) if unit.kind == "prepare" else {}
         for encoder in note.get("encoders", ()):
-            images = _size(folder.path / "images" / f"{unit.id}.keys") // 32
+            images = _size(folder.path / "images" / f"{unit.id}.keys") // KEY_BYTES
             sizes.append(4 * images * int(encoder["description"]["dim"]))
         if unit.kind == "features" and names_features(unit.encoder):
             place = elsewhere_path(unit.encoder)
-            files = files_below(place, "", deep=False) if place.is_dir() else [place]
-            sizes.append(sum(map(_size, files)))
+            sizes.append(sum(map(_size, files_below(place, "", deep=False) if place.is_dir() else [place])))
     return processes if free is None else max(1, min(processes, free // (LIBRARIES + COPIES * max(sizes))))
 
 
 def _size(path: str | Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
-def _counted(folder: RunFolder, say: Callable[[str], None], processes: int) -> Callable[[str], None]:
-    """What is being done, with how far all processes are."""
-    total = sum(unit.kind == "evaluate" for unit in folder.units())
-
-    def reporter(text: str) -> None:
-        done = sum(name.startswith("evaluate-") for name in names_in(folder.path / "outputs", ".json"))
-        say(f"{done} of {total} evaluations, {processes} processes; {text}")
-
-    return reporter
-
-
-def _cores() -> int:
-    """Cores that this process may use, as far as it was not asked to use fewer threads."""
-    import torch
-
-    return min(usable_cores(), torch.get_num_threads())
+    return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 @contextmanager

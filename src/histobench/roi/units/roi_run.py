@@ -30,8 +30,6 @@ NETWORK_SECONDS = 600.0
 
 
 class RoiRun(RunFolder):
-    """A plan as units: features computed and written, tasks evaluated and compared."""
-
     track = "roi"
     kinds = KINDS
     on_device = ("prepare", "shards", "network")
@@ -40,7 +38,6 @@ class RoiRun(RunFolder):
     at_once = {"shards": 4}  # noqa: RUF012 - declared in the base class
 
     def open_worker(self, progress: Progress, say: Callable[[str], None] = lambda _: None) -> Worker:
-        """Computes features and evaluates them."""
         from histobench.roi.units.unit_worker import UnitWorker
 
         return UnitWorker(self, progress, say)
@@ -54,8 +51,8 @@ class RoiRun(RunFolder):
         return (unit.id,)
 
     def title(self, unit: Unit) -> str:
-        """What messages call a unit."""
-        parts = [unit.dataset, unit.encoder, str(unit.spec.get("preset", ""))]
+        presets = self.plan.get("presets", ()) if unit.encoder else ()
+        parts = [unit.dataset, unit.encoder, unit.spec.get("preset", "") if len(presets) > 1 else ""]
         title = " x ".join(part for part in parts if part)
         if unit.kind == "compare":
             return f"{title}: encoders compared by {unit.spec['task']}"
@@ -76,7 +73,7 @@ class RoiRun(RunFolder):
                 gone.add(unit.spec["prepare"])  # images may have been replaced since
             if unit.kind in ("compare", REPORT) and not gone.isdisjoint(unit.needs):
                 gone.add(unit.id)
-        listed = {name.removesuffix(".json") for name in names_in(self.part("outputs"), ".json")}
+        listed = {name.removesuffix(".json") for name in names_in(self.path / "outputs", ".json")}
         self.forget(gone | (listed - finished.keys()))  # and outputs whose files are gone
         return len(again)
 
@@ -85,16 +82,12 @@ class RoiRun(RunFolder):
         units = self.units()
         planning = sum(unit.kind == "prepare" for unit in units)
         computing = sum(unit.seconds or 0.0 for unit in units if unit.kind == "features")
-        computing += sum(
-            max(unit.seconds or 0.0, NETWORK_SECONDS) for unit in units if unit.kind == "network"
-        )
+        on_images = (unit.seconds or 0.0 for unit in units if unit.kind == "network")
+        computing += sum(max(seconds, NETWORK_SECONDS) for seconds in on_images)
         evaluating = EVALUATION_SECONDS * sum(unit.kind in ("evaluate", "splits") for unit in units)
+        prepare = JobArray("prepare", ("prepare",), min(planning, MOST_TASKS), True, False)
         return [
-            *(
-                [JobArray("prepare", ("prepare",), min(planning, MOST_TASKS), True, False)]
-                if planning
-                else []
-            ),
+            *([prepare] if planning else []),
             JobArray("shards", ("shards", "network"), _tasks(computing), on_device=True),
             JobArray("evaluate", EVALUATING, _tasks(evaluating)),
             JobArray("collect", ("compare", REPORT), 1, is_shared=False),

@@ -14,8 +14,6 @@ from histobench.roi.units.roi_run import RoiRun
 from histobench.work.engines import queued
 from histobench.work.run_folder import BLOCKED, DONE, FAILED, HUNG, RunFolder, Unit, holders_of
 
-# Whether a results folder is in use by a run that this one would get in the way of.
-
 
 def check_free(results: Path, plan: Mapping[str, Any]) -> None:
     """Raise where another engine, or another plan on a cluster, is at work in the results folder."""
@@ -37,12 +35,10 @@ def check_free(results: Path, plan: Mapping[str, Any]) -> None:
 
 
 def at_work(folder: RunFolder) -> bool:
-    """Return whether processes are at work on a run, or jobs of it are queued."""
     return bool(holders_of(folder) or queued(folder))
 
 
 def differences(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The keys in which two plans differ."""
     return sorted(key for key in {*plan, *other} if plan.get(key) != other.get(key))
 
 
@@ -51,8 +47,6 @@ RUNNING, STALE, WAITING = "running", "stale", "waiting"
 
 @dataclass(frozen=True)
 class EncoderStatus:
-    """One dataset x encoder: units by state, and why the failed ones failed."""
-
     dataset: str
     encoder: str
     states: Counter[str]
@@ -61,8 +55,6 @@ class EncoderStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A run as it stands."""
-
     folder: Path
     engine: str
     cells: tuple[EncoderStatus, ...]
@@ -98,11 +90,10 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
             hosts.update([str(holder["host"])] if holder and state == RUNNING else [])
             hung += [_hung(folder, unit, holder, state)] if holder else []
         states[state] += 1
-        for encoder in _encoders(unit):
-            cell = unit.dataset or "(all)", encoder
-            if cell not in cells:
-                cells[cell] = Counter(), []
-            found, reasons = cells[cell]
+        # A unit of several encoders counts for each; preparing and comparing are of none.
+        encoders = unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or f"({unit.kind})"]
+        for encoder in encoders:
+            found, reasons = cells.setdefault((unit.dataset or "(all)", encoder), (Counter(), []))
             found[state] += 1
             if state == FAILED:
                 reasons.append(str((folder.output(unit.id) or {}).get("reason", "")))
@@ -113,10 +104,7 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
     return Status(
         folder.path,
         folder.engine,
-        tuple(
-            EncoderStatus(dataset, encoder, found, tuple(dict.fromkeys(reasons)))
-            for (dataset, encoder), (found, reasons) in cells.items()
-        ),
+        tuple(EncoderStatus(*key, counts, tuple(dict.fromkeys(why))) for key, (counts, why) in cells.items()),
         states,
         hosts,
         computed,
@@ -129,8 +117,7 @@ def status_of(results: Path, folder: RunFolder | None = None) -> Status:
 
 def _hung(folder: RunFolder, unit: Unit, holder: Mapping[str, Any], state: str) -> str:
     """What to report of a unit whose worker shows no sign of life, or works at it for too long."""
-    began = holder.get("began")
-    minutes = (time.time() - began) / 60 if isinstance(began, int | float) else 0.0
+    minutes = (time.time() - holder.get("began", time.time())) / 60
     if state == RUNNING and minutes < HUNG / 60:
         return ""
     silent = "" if state == RUNNING else ", without a sign of life"
@@ -140,17 +127,9 @@ def _hung(folder: RunFolder, unit: Unit, holder: Mapping[str, Any], state: str) 
     )
 
 
-def _encoders(unit: Unit) -> list[str]:
-    """A unit of several encoders counts for each; preparing and comparing are of none."""
-    return unit.encoder.split(", ") if unit.kind == "shards" else [unit.encoder or f"({unit.kind})"]
-
-
 def _left(folder: RunFolder, units: list[Unit], states: Counter[str]) -> float | None:
     """Seconds until the end at the pace so far; None before anything is done, or when all is."""
     left = len(units) - states[DONE] - states[FAILED] - states[BLOCKED]
-    finished = states[DONE]
-    if not left or not finished:
+    if not left or not states[DONE]:
         return None
-    began = (folder.path / "plan.json").stat().st_mtime
-    passed = time.time() - began
-    return passed / finished * left if passed > 0 else None  # the clock may have been set back
+    return (time.time() - (folder.path / "plan.json").stat().st_mtime) / states[DONE] * left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 from collections.abc import Mapping
@@ -12,21 +13,19 @@ from typing import Any
 from histobench.core.errors import HistobenchError
 from histobench.core.files import read_note
 from histobench.roi.data.image_ref import locate
-from histobench.roi.data.roi_dataset import RoiDataset
+from histobench.roi.data.roi_dataset import SPLITS, RoiDataset
 from histobench.roi.encoders.own_name import is_computed
 from histobench.roi.encoders.registry import EncoderRecipe
 from histobench.roi.evaluation.evaluation_request import FILE, damaged_in
 from histobench.roi.features.fingerprint import LIBRARIES, fingerprint, versions
 from histobench.roi.task_catalogue import ZERO_SHOT
-from histobench.roi.units.planned_images import order_of
 from histobench.work.run_folder import DONE, RunFolder, Unit
 
 
 def inputs_of(dataset: RoiDataset, spec: Mapping[str, Any]) -> str:
-    """Return a digest of what the features of a dataset depend on besides the spec of their unit.
+    """Return a digest of what features depend on besides the spec of their unit.
 
-    It is empty where only the computation can say: for a user's own encoders, missing weights, or if cached
-    images are to be compared. Images are known by the size, times and inode of their files.
+    It is empty where only the computation can say. Images are known by size, times and inode.
     """
     settings = spec["settings"]
     try:
@@ -44,8 +43,18 @@ def inputs_of(dataset: RoiDataset, spec: Mapping[str, Any]) -> str:
     return fingerprint([known, order_of(dataset), stamps.hexdigest(), machine, versions(*LIBRARIES)])
 
 
+def order_of(dataset: RoiDataset) -> str:
+    """A digest of all that a dataset says about its images, in their order."""
+    digest = hashlib.sha256(json.dumps([dataset.name, list(dataset.classes)]).encode())
+    for split in SPLITS:
+        for image in dataset.splits.get(split, ()):
+            said = [split, str(image.path), image.label, image.name, image.group, list(image.sites)]
+            said += [image.target, image.place] if image.target or image.place else []
+            digest.update(json.dumps(said).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
 def stamp_of(path: Path | str) -> list[int]:
-    """Return the size and the time of change of a file."""
     stat = os.stat(path)
     return [stat.st_size, stat.st_mtime_ns]
 
@@ -73,12 +82,12 @@ def take_over(folder: RunFolder, before: RunFolder | None, datasets: Mapping[str
 
 
 def _are_written(folder: RunFolder, before: RunFolder, prepare: Unit) -> bool:
-    """Whether the features of a dataset are as they were written."""
     for unit in folder.units():
         if unit.kind == "features" and prepare.id in unit.needs and is_computed(unit.spec["asked"]):
             note = before.output(unit.id) or {}
-            files = note.get("extracted", {}).values()
-            if note.get("state") != DONE or not all(_is(file["path"], file.get("stamp")) for file in files):
+            known = ((Path(each["path"]), each["stamp"]) for each in note.get("extracted", {}).values())
+            intact = (path.exists() and stamp_of(path) == stamp for path, stamp in known)
+            if note.get("state") != DONE or not all(intact):
                 return False
     return True
 
@@ -101,13 +110,6 @@ def _holds(unit: Unit, note: Mapping[str, Any], taken: set[str], datasets: Mappi
         return False  # the text of the prompts may have changed
     if note["outcome"] == "skipped":
         return True
-    finished = read_note(Path(note.get("place", "")) / FILE) or {}
-    known = finished.get("digest") is not None and finished.get("digest") == note.get("digest")
+    finished = read_note(Path(note["place"]) / FILE) or {}
+    known = finished.get("digest") is not None and finished["digest"] == note["digest"]
     return known and not damaged_in(Path(note["place"]), finished)
-
-
-def _is(path: str, stamp: Any) -> bool:
-    try:
-        return stamp is not None and stamp_of(path) == list(stamp)
-    except OSError:
-        return False

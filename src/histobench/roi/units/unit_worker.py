@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from histobench.core.errors import DiskFullError, HistobenchError, error_text
 from histobench.core.files import patiently
@@ -43,9 +42,9 @@ class UnitWorker:
         left = [unit for unit in units if not self._is_blocked(unit)]
         if self._job is not None and units[0].kind != "shards":
             self.close()
-        if left and left[0].kind in ("evaluate", "shards"):
-            work = self._evaluate if left[0].kind == "evaluate" else self._compute
-            self._attempt(left, lambda: work(left))
+        together = {"evaluate": self._evaluate, "shards": self._compute}
+        if left and left[0].kind in together:
+            self._attempt(left, lambda: together[left[0].kind](left))
             return
         for unit in left:
             self._attempt([unit], lambda unit=unit: self._perform_one(unit))  # type: ignore[misc]
@@ -57,16 +56,12 @@ class UnitWorker:
         except DiskFullError:  # not even this could be written down
             raise
         except (HistobenchError, OSError) as error:
-            self._fail(units, error_text(error))
-
-    def _fail(self, units: Sequence[Unit], reason: str) -> None:
-        for unit in units:
-            if self.folder.output(unit.id) is None:
-                self._say(f"FAILED: {self.folder.title(unit)}: {reason}")
-                self.folder.fail(unit, reason)
+            for unit in units:
+                if self.folder.output(unit.id) is None:
+                    self._say(f"FAILED: {self.folder.title(unit)}: {error_text(error)}")
+                    self.folder.fail(unit, error_text(error))
 
     def close(self) -> None:
-        """Let go of the device."""
         if self._runner is not None:
             self._runner.close()
             self._runner, self._batch = None, ()
@@ -113,7 +108,7 @@ class UnitWorker:
                 comparing.compare(self.folder, unit)
         else:
             with self._as_planned(unit):
-                evaluate_splits(self.folder, unit, self._features_of(unit), self._say)
+                evaluate_splits(self.folder, unit, self._output(unit.needs[0]), self._say)
 
     def _compute(self, units: Sequence[Unit]) -> None:
         """Rows for the cache, those of encoders that can be made here."""
@@ -131,7 +126,6 @@ class UnitWorker:
         compute_shards(self.folder, prepared, units, work, self._progress)
 
     def _data(self, planning: Unit) -> RoiDataset:
-        """The dataset of a unit that prepares it."""
         from histobench.roi.data.source import DatasetSource
 
         if self._loaded is None or self._loaded[0] != planning.id:
@@ -142,7 +136,7 @@ class UnitWorker:
         from histobench.roi.units.evaluating import evaluate_units
 
         with self._as_planned(units[0]):
-            evaluate_units(self.folder, units, self._features_of(units[0]), self._say)
+            evaluate_units(self.folder, units, self._output(units[0].needs[0]), self._say)
 
     def _as_planned(self, unit: Unit) -> AbstractContextManager[Any]:
         """As where the run was planned: versions, and threads, for sums depend on them in their last bits."""
@@ -153,36 +147,21 @@ class UnitWorker:
             return nullcontext()
         prepared = self._output(planning.id)
         check_versions(prepared)
-        threads = prepared.get("threads")
-        if threads is None:  # this process has planned it
+        if (threads := prepared.get("threads")) is None:  # this process has planned it
             return nullcontext()
         import torch
         from threadpoolctl import threadpool_limits
 
-        torch.set_num_threads(int(threads))
-        limits: AbstractContextManager[Any] = threadpool_limits(int(threads))
-        return limits
+        torch.set_num_threads(threads)
+        return cast(AbstractContextManager[Any], threadpool_limits(threads))
 
     def _planning(self, unit: Unit) -> Unit | None:
         """The unit that has prepared the dataset of another one, if features are made of it."""
         while unit.kind != "prepare":
             if unit.kind == "network":
                 return None
-            if not unit.needs:
-                raise HistobenchError(f"{unit.id} does not say what it needs; start a new run")
             unit = self.folder.unit(unit.needs[0])
         return unit
-
-    def _features_of(self, unit: Unit) -> dict[str, Any]:
-        """The feature files that a unit evaluates, which are in the folder that the plan has for them."""
-        found = self._output(unit.needs[0])
-        planning = self._planning(unit)
-        assert planning is not None
-        folder = Path(planning.spec["save_dir"]).resolve()
-        for file in found["extracted"].values():
-            if not Path(file["path"]).resolve().is_relative_to(folder):
-                raise HistobenchError(f"{file['path']} is not in {folder}, where this run has its features")
-        return found
 
     def _output(self, name: str) -> dict[str, Any]:
         output = self.folder.output(name)

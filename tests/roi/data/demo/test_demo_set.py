@@ -62,8 +62,8 @@ def test_a_tile_on_disk_is_the_rendered_tile_up_to_jpeg(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_tiles_do_not_change_the_first_ones_and_fewer_leave_no_strangers(tmp_path: Path) -> None:
-    write_demo_dataset(tmp_path / "small", train_per_class=2, test_per_class=1, size=48, workers=1)
-    write_demo_dataset(tmp_path / "large", train_per_class=4, test_per_class=3, size=48, workers=3)
+    write_demo_dataset(tmp_path / "small", train_per_class=2, test_per_class=1, size=48)
+    write_demo_dataset(tmp_path / "large", train_per_class=4, test_per_class=3, size=48)
     for path in sorted((tmp_path / "small" / "tiles").rglob("*.jpg")):
         twin = tmp_path / "large" / path.relative_to(tmp_path / "small")
         assert path.read_bytes() == twin.read_bytes()
@@ -97,14 +97,7 @@ def test_the_wide_layout_has_the_columns_of_the_documentation(tmp_path: Path) ->
     assert (tmp_path / "CRC-100K-Zero_Shot_Prompts.txt").is_file()
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"train_per_class": 0},
-        {"test_per_class": 0},
-        {"size": 8},
-    ],
-)
+@pytest.mark.parametrize("bad", [{"train_per_class": 0}, {"test_per_class": 0}, {"size": 8}])
 def test_wrong_arguments_stop_before_anything_is_written(tmp_path: Path, bad: dict) -> None:
     with pytest.raises(HistobenchError):
         hb.demo_dataset(tmp_path / "out", **bad)

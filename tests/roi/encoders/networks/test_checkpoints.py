@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.construct import SkipRandomInit, construct
 from histobench.roi.encoders.networks import conch, conch_v15, ctranspath, genbio_pathfm, keep, musk
 from histobench.roi.encoders.registry import get_spec
@@ -67,41 +68,6 @@ def test_published_layout_gives_the_features_of_the_network(
     assert features.shape == (1, encoder.embed_dim)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["conch_v15", "ctranspath"])
-@pytest.mark.parametrize("wrapped", ["half", "module", "container"])
-def test_half_precision_and_wrapped_files_load(
-    name: str, wrapped: str, manifest: Callable[[str], Any], save: Save
-) -> None:
-    blocks = BLOCKS.get(name, 1)
-    state = manifest(name).tensors(blocks=blocks)
-    content: dict[str, Any] = {
-        "half": {
-            key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in state.items()
-        },
-        "module": {f"module.{key}": tensor for key, tensor in state.items()},
-        "container": {"model": state, "epoch": 3},
-    }[wrapped]
-    expected = construct(get_spec(name), weights=str(save(state)), depth=blocks)
-    got = construct(get_spec(name), weights=str(save(content)), depth=blocks)
-    for key, tensor in expected.network.state_dict().items():
-        torch.testing.assert_close(got.network.state_dict()[key], tensor, atol=2e-3, rtol=2e-3)
-        assert got.network.state_dict()[key].dtype == tensor.dtype
-
-
-def test_a_missing_tensor_is_named(manifest: Callable[[str], Any], save: Save) -> None:
-    state = manifest("conch_v15").tensors(blocks=1)
-    del state["attn_pool_contrast.to_kv.weight"]
-    with pytest.raises(HistobenchError, match=re.escape("attn_pool_contrast.to_kv.weight")):
-        construct(get_spec("conch_v15"), weights=str(save(state)), depth=1)
-
-
-def test_the_file_of_another_network_is_refused(manifest: Callable[[str], Any], save: Save) -> None:
-    state = manifest("ctranspath").tensors(blocks=2)
-    with pytest.raises(HistobenchError, match="conch_v15"):
-        construct(get_spec("conch_v15"), weights=str(save(state)), depth=1)
-
-
 def test_stored_conch_features_are_projected_before_they_meet_the_text(
     manifest: Callable[[str], Any], save: Save, byte_level_tokenizer: Path
 ) -> None:
@@ -116,3 +82,24 @@ def test_stored_conch_features_are_projected_before_they_meet_the_text(
         images = F.normalize(stored @ state["visual.proj_contrast"], dim=-1)
         expected = (state["logit_scale"].exp() * images @ text.T).softmax(dim=-1)
     torch.testing.assert_close(probabilities, expected)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_full_network_has_the_published_tensors(name: str, manifest: Callable[[str], Any]) -> None:
+    module: ModuleType = NETWORKS[name]
+    network = full_size(name)
+    with torch.device("meta"):
+        published = {name: torch.empty(shape) for name, shape in manifest(name).shapes.items()}
+    expected = getattr(module, "from_upstream", dict)(published)
+    assert shapes(network.state_dict()) == shapes(expected)
+
+
+@lru_cache(maxsize=len(NETWORKS))
+def full_size(name: str) -> nn.Module:
+    with torch.device("meta"):
+        network: nn.Module = NETWORKS[name].build()
+    return network
+
+
+def shapes(state: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from histobench.roi.encoders.construct import SkipRandomInit
+from histobench.roi.encoders.families.family import resample_positions
 from histobench.roi.encoders.networks import conch_v15
 
 pytestmark = pytest.mark.nightly
 
 
 def test_pooler_is_one_attention_without_biases(slow: Any, scramble: Any) -> None:
-    pooler = scramble(conch_v15.AttentionalPooler(16, 24, queries=2, heads=4))
+    pooler = scramble(conch_v15.UnbiasedPooler(16, 24, queries=2, heads=4))
     tokens = torch.randn(2, 5, 24)
     query = slow.linear(slow.layer_norm(slow.array(pooler.query), pooler.ln_q, 1e-5), pooler.to_q.weight)
     key_weight, value_weight = pooler.to_kv.weight.chunk(2)
@@ -26,18 +26,14 @@ def test_pooler_is_one_attention_without_biases(slow: Any, scramble: Any) -> Non
         assert got == pytest.approx(expected, abs=1e-5)
 
 
-def test_positions_are_enlarged_with_a_tenth_of_a_patch_more(slow: Any) -> None:
+@pytest.mark.parametrize(("method", "more"), [("dino", 0.1), ("plain", 0.0)])
+def test_positions_are_resized_bicubically_and_cls_keeps_its_own(method: str, more: float, slow: Any) -> None:
     stored = torch.randn(1, 1 + 4 * 4, 3)
-    got = conch_v15.enlarged_positions(stored, rows=8, columns=6)
+    got = resample_positions(stored, 36, method)
     grid = slow.array(stored[0, 1:]).reshape(4, 4, 3)
-    expected = slow.bicubic(grid, rows=8, columns=6, scale=(8.1 / 4, 6.1 / 4)).reshape(-1, 3)
+    expected = slow.bicubic(grid, rows=6, columns=6, scale=((6 + more) / 4,) * 2).reshape(-1, 3)
     assert slow.array(got[0, 1:]) == pytest.approx(expected, abs=1e-5)
     torch.testing.assert_close(got[:, :1], stored[:, :1])
-
-
-def test_positions_of_the_stored_size_are_left_alone() -> None:
-    stored = torch.randn(1, 1 + 4 * 4, 3)
-    assert conch_v15.enlarged_positions(stored, rows=4, columns=4) is stored
 
 
 def test_feature_of_224_pixels_equals_timm_and_the_pooler(scramble: Any) -> None:
@@ -49,12 +45,3 @@ def test_feature_of_224_pixels_equals_timm_and_the_pooler(scramble: Any) -> None
         expected = network.ln_contrast(network.attn_pool_contrast(tokens)[:, 0])
         torch.testing.assert_close(network(images), expected)
         assert network(torch.randn(1, 3, 240, 240)).shape == (1, 768)
-
-
-def test_stored_positions_of_another_grid_are_brought_to_fourteen() -> None:
-    name = "trunk.pos_embed"
-    large = torch.randn(1, 1 + 28 * 28, 1024)
-    small = conch_v15.from_upstream({name: large})[name]
-    grid = large[:, 1:].unflatten(1, (28, 28)).permute(0, 3, 1, 2)
-    expected = F.interpolate(grid, (14, 14), mode="bilinear", align_corners=False).flatten(2).mT
-    torch.testing.assert_close(small[:, 1:], expected)

@@ -52,59 +52,6 @@ def network(scramble: Any) -> Any:
         return scramble(ctranspath.build(depth=2))
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("block", "shift"), [(0, 0), (1, 3)])
-def test_block_attends_inside_its_windows_and_never_across_the_wrapped_edge(
-    block: int, shift: int, network: Any, slow: Any, scramble: Any
-) -> None:
-    """Stage 3 of a 224 px image: 14 x 14 tokens in four windows of 7."""
-    module = scramble(network.layers[2].blocks[block])
-    x = torch.randn(1, 14, 14, 384)
-    got = slow.array(module(x)[0])
-    heads, table = 12, slow.array(module.attn.relative_position_bias_table)
-    plain = slow.array(x[0])
-    normed = slow.layer_norm(plain, module.norm1, 1e-5)
-    attended = np.zeros_like(plain)
-    for top in (0, 7):
-        for left in (0, 7):
-            # The tokens of one window, in the coordinates of the image; shifted windows wrap around.
-            places = [
-                ((top + i + shift) % 14, (left + j + shift) % 14, i, j) for i in range(7) for j in range(7)
-            ]
-            wrapped = [(top + i + shift >= 14, left + j + shift >= 14) for _, _, i, j in places]
-            tokens = np.stack([normed[row, column] for row, column, _, _ in places])
-            qkv = slow.linear(tokens, module.attn.qkv.weight, module.attn.qkv.bias)
-
-            def bias(head: int, q: int, k: int, places: Any = places) -> float:
-                rows, columns = places[q][2] - places[k][2], places[q][3] - places[k][3]
-                return float(table[(rows + 6) * 13 + columns + 6, head])
-
-            def sees(q: int, k: int, wrapped: Any = wrapped) -> bool:
-                return wrapped[q] == wrapped[k]
-
-            out = slow.attention(*np.split(qkv, 3, axis=1), heads=heads, sees=sees, bias=bias)
-            out = slow.linear(out, module.attn.proj.weight, module.attn.proj.bias)
-            for (row, column, _, _), value in zip(places, out, strict=True):
-                attended[row, column] = value
-    plain = plain + attended
-    hidden = slow.linear(
-        slow.layer_norm(plain, module.norm2, 1e-5), module.mlp.fc1.weight, module.mlp.fc1.bias
-    )
-    expected = plain + slow.linear(slow.gelu(hidden), module.mlp.fc2.weight, module.mlp.fc2.bias)
-    assert got == pytest.approx(expected, abs=1e-3)
-
-
-def test_down_sampling_puts_the_four_neighbours_column_by_column(
-    network: Any, slow: Any, scramble: Any
-) -> None:
-    merge = scramble(network.layers[1].downsample)
-    x = torch.randn(1, 2, 2, 96)
-    a, b, c, d = (slow.array(x[0, row, column]) for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)))
-    joined = slow.layer_norm(np.concatenate([a, b, c, d]), merge.norm, 1e-5)
-    expected = slow.linear(joined, merge.reduction.weight)
-    assert slow.array(merge(x)[0, 0, 0]) == pytest.approx(expected, abs=1e-4)
-
-
 def test_both_layouts_give_the_same_network(network: nn.Module) -> None:
     modern = network.state_dict()
     old = {to_old_layout(name): tensor for name, tensor in modern.items()}

@@ -73,9 +73,3 @@ def test_feature_is_the_cls_of_red_green_and_blue_side_by_side(network: Any) -> 
         cls = network.tokens(images[:, colour : colour + 1])[:, 0]
         part = features[:, 1536 * colour : 1536 * (colour + 1)]
         torch.testing.assert_close(part, cls, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_tokens_are_cls_storage_and_patches(network: Any) -> None:
-    assert network.tokens(torch.randn(1, 1, 64, 32)).shape == (1, 1 + 4 + 4 * 2, 1536)

@@ -25,7 +25,7 @@ def network() -> keep.Keep:
 @torch.no_grad()
 def test_image_feature_is_the_normalised_head_of_cls(network: keep.Keep) -> None:
     images = torch.randn(2, 3, 224, 224)
-    features = network.encode_image(images)
+    features = network(images)
     cls = network.visual.forward_features(images)[:, 0]
     hidden = F.gelu(cls @ network.visual_head[0].weight.T + network.visual_head[0].bias)
     out = hidden @ network.visual_head[2].weight.T + network.visual_head[2].bias

@@ -52,16 +52,6 @@ def test_layer_is_sub_normed_attention_and_feed_forward_of_one_way(
     assert got == pytest.approx(expected, abs=1e-4)
 
 
-def test_positions_are_resized_bicubically_and_cls_keeps_its_own(slow: Any) -> None:
-    table = torch.randn(1 + 4 * 4, 3)
-    got = musk.resized_positions(table, rows=3, columns=6)
-    grid = slow.array(table[1:]).reshape(4, 4, 3)
-    expected = slow.bicubic(grid, rows=3, columns=6, scale=(3 / 4, 6 / 4)).reshape(-1, 3)
-    assert slow.array(got[1:]) == pytest.approx(expected, abs=1e-5)
-    torch.testing.assert_close(got[0], table[0])
-    assert musk.resized_positions(table, rows=4, columns=4) is table
-
-
 def test_position_tables_start_at_their_third_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(musk, "WIDTH", 4)
     positions = musk.Positions(5)
@@ -88,7 +78,7 @@ def network() -> musk.Musk:
 @torch.no_grad()
 def test_multi_scale_feature_is_cls_and_the_mean_over_quarters(network: musk.Musk) -> None:
     images = torch.randn(2, 3, 64, 64)
-    both = network.encode_image(images, output="ms")
+    both = network(images, output="ms")
     assert both.shape == (2, 2048)
     torch.testing.assert_close(both[:, :1024], network(images))
     quarters = [network(part) for part in musk.enlarged_quarters(images)]
@@ -105,12 +95,6 @@ def test_projection_is_normalised_and_reads_the_first_scale_alone(network: musk.
 
 
 @pytest.mark.nightly
-def test_an_unknown_output_is_an_error(network: musk.Musk) -> None:
-    with pytest.raises(ValueError, match="'ms'"):
-        network.encode_image(torch.randn(1, 3, 64, 64), output="mean")
-
-
-@pytest.mark.nightly
 @torch.no_grad()
 def test_text_feature_is_normalised_and_independent_of_padding(network: musk.Musk) -> None:
     short = torch.tensor([[0, 50, 60, 2]])
@@ -118,12 +102,6 @@ def test_text_feature_is_normalised_and_independent_of_padding(network: musk.Mus
     features = network.encode_text(short)
     torch.testing.assert_close(features.norm(dim=-1), torch.ones(1))
     torch.testing.assert_close(network.encode_text(padded), features)
-
-
-@pytest.mark.nightly
-@torch.no_grad()
-def test_other_image_sizes_use_resized_positions(network: musk.Musk) -> None:
-    assert network(torch.randn(1, 3, 96, 96)).shape == (1, 1024)
 
 
 @pytest.mark.nightly

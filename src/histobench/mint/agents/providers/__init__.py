@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 
 def provider_format(name: str) -> type[ProviderAPI]:
-    """The class whose format has a provider's name; every other provider speaks chat completions."""
     from histobench.mint.agents.providers.anthropic import AnthropicAPI
     from histobench.mint.agents.providers.gemini import GeminiAPI
     from histobench.mint.agents.providers.openai import ChatCompletionsAPI

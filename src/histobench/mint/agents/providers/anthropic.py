@@ -7,21 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from histobench.core.redaction import joined
-from histobench.mint.agents.completion import (
-    Completion,
-    MalformedAnswerError,
-    Sampling,
-    Usage,
-    whole_characters,
-)
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, Sampling, Usage
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,
     Request,
-    base64_of,
     completion_of,
-    turns,
 )
 from histobench.mint.messages.parts import (
     Image,
@@ -47,9 +39,8 @@ class AnthropicAPI(ProviderAPI):
     format: ClassVar[str] = "anthropic"
 
     def request(self, question: Question, capabilities: Capabilities) -> Request:
-        """A request for the next message: system texts apart, neighbours of one role merged."""
         sampling = question.sampling
-        sent = list(turns(question.messages, merge_roles=True, history=sampling.reasoning_history))
+        sent = question.turns(merge_roles=True)
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": sampling.max_tokens,
@@ -88,7 +79,6 @@ class AnthropicAPI(ProviderAPI):
         )
 
     def read(self, payload: Mapping[str, Any]) -> Completion:
-        """The blocks of an answer as parts, in their order."""
         blocks = payload.get("content")
         if not isinstance(blocks, list) or payload.get("type", "message") != "message":
             raise MalformedAnswerError("no content in the answer")
@@ -127,13 +117,13 @@ class AnthropicAPI(ProviderAPI):
             return dict(own)
         match part:
             case Text(text=text) | Refusal(text=text):
-                return {"type": "text", "text": whole_characters(text)} if text.strip() else None
+                return {"type": "text", "text": text} if text.strip() else None
             case Image():
                 return _picture(part)
             case ToolCall():
                 return {"type": "tool_use", "id": part.id, "name": part.name, "input": part.arguments or {}}
             case ToolResult():
-                content = [{"type": "text", "text": whole_characters(part.text)}] if part.text else []
+                content = [{"type": "text", "text": part.text}] if part.text else []
                 content += [_picture(image) for image in part.images]
                 block = {"type": "tool_result", "tool_use_id": part.call_id, "content": content}
                 return {**block, "is_error": True} if part.failed else block
@@ -142,7 +132,7 @@ class AnthropicAPI(ProviderAPI):
 
 
 def _picture(image: Image) -> dict[str, Any]:
-    source = {"type": "base64", "media_type": image.media_type, "data": base64_of(image)}
+    source = {"type": "base64", "media_type": image.media_type, "data": image.base64}
     return {"type": "image", "source": source}
 
 

@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from histobench.core.redaction import joined
-from histobench.mint.agents.completion import (
-    FILTERED,
-    Completion,
-    MalformedAnswerError,
-    Usage,
-    whole_characters,
-)
+from histobench.mint.agents.completion import FILTERED, Completion, MalformedAnswerError, Usage
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,
     Request,
-    base64_of,
     completion_of,
-    turns,
 )
 from histobench.mint.messages.parts import (
     Image,
@@ -37,11 +29,8 @@ from histobench.mint.messages.parts import (
     Unknown,
 )
 
-#: The model ended the text itself.
 _OWN_ENDINGS = (None, "STOP", "MAX_TOKENS", "MALFORMED_FUNCTION_CALL")
-#: The provider withheld it.
 _FILTERS = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
-#: At most five stop sequences are taken.
 _MAX_STOPS = 5
 #: Models that take tokens to think with instead of a level, and how the provider translates levels for them.
 _BUDGETED = re.compile(r"gemini-2\.5")
@@ -65,7 +54,7 @@ class GeminiAPI(ProviderAPI):
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             generation["thinkingConfig"] = self._thinking(sampling.reasoning_effort)
         history = sampling.reasoning_history
-        sent = list(turns(question.messages, merge_roles=capabilities.merge_roles, history=history))
+        sent = question.turns(merge_roles=capabilities.merge_roles)
         contents = [
             {"role": "model" if message.role == "assistant" else "user", "parts": parts}
             for message in sent
@@ -81,8 +70,7 @@ class GeminiAPI(ProviderAPI):
             if sampling.demands_call(capabilities.without):
                 body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY"}}
         headers = {"x-goog-api-key": self.api_key} if self.api_key else {}
-        url = joined(self.base_url, f"models/{self.model}:generateContent")
-        return Request(url, body, headers)
+        return Request(joined(self.base_url, f"models/{self.model}:generateContent"), body, headers)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage:
         usage = payload.get("usageMetadata")
@@ -96,7 +84,6 @@ class GeminiAPI(ProviderAPI):
         )
 
     def read(self, payload: Mapping[str, Any]) -> Completion:
-        """All parts of the first candidate; thoughts are no text."""
         candidates, feedback = payload.get("candidates"), payload.get("promptFeedback")
         if not candidates and isinstance(feedback, Mapping) and feedback.get("blockReason"):
             return Completion("", self.usage(payload), f"{FILTERED}:{feedback['blockReason']}")
@@ -146,18 +133,18 @@ class GeminiAPI(ProviderAPI):
             return [dict(own)]
         match part:
             case Text(text=text) | Refusal(text=text):
-                return [{"text": whole_characters(text)}]
+                return [{"text": text}]
             case Image():
                 return [_picture(part)]
             case ToolCall():
                 return [{"functionCall": {"name": part.name, "args": part.arguments or {}}}]
             case ToolResult():
                 word = "error" if part.failed else "result"
-                response = {"name": part.name, "response": {word: whole_characters(part.text)}}
+                response = {"name": part.name, "response": {word: part.text}}
                 return [{"functionResponse": response}, *map(_picture, part.images)]
             case _:
                 return []
 
 
 def _picture(image: Image) -> dict[str, Any]:
-    return {"inlineData": {"mimeType": image.media_type, "data": base64_of(image)}}
+    return {"inlineData": {"mimeType": image.media_type, "data": image.base64}}

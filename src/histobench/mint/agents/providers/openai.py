@@ -7,23 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from histobench.core.redaction import joined
-from histobench.mint.agents.completion import (
-    Completion,
-    MalformedAnswerError,
-    ReasoningHistory,
-    Usage,
-    whole_characters,
-)
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, ReasoningHistory, Usage
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,
     Request,
     completion_of,
-    data_url,
     openai_usage,
     split_thinking,
-    turns,
 )
 from histobench.mint.messages.parts import (
     Image,
@@ -53,12 +45,9 @@ class ChatCompletionsAPI(ProviderAPI):
     format: ClassVar[str] = "chat"
 
     def request(self, question: Question, capabilities: Capabilities) -> Request:
-        """A request for a chat completion, without what the server is known not to understand."""
         sampling = question.sampling
         sent: list[dict[str, Any]] = []
-        for message in turns(
-            question.messages, merge_roles=capabilities.merge_roles, history=sampling.reasoning_history
-        ):
+        for message in question.turns(merge_roles=capabilities.merge_roles):
             sent += self._entries(message, sampling.reasoning_history)
         body: dict[str, Any] = {"model": self.model, "messages": sent}
         newer = "max_tokens" in capabilities.without or sampling.reasoning_effort
@@ -75,7 +64,6 @@ class ChatCompletionsAPI(ProviderAPI):
         return openai_usage(payload.get("usage"), "prompt_tokens", "completion_tokens")
 
     def read(self, payload: Mapping[str, Any]) -> Completion:
-        """The first choice of an answer: its text, reasoning, calls, and why it ended."""
         choice = payload["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         content = message.get("content")
@@ -110,10 +98,10 @@ class ChatCompletionsAPI(ProviderAPI):
             function = call["function"]
             id, origin = str(call.get("id") or f"call_{position}"), self.origin(call)
             written = function.get("arguments") or ""
-            if isinstance(written, str):
-                parts.append(ToolCall.parse(id, function["name"], written, origin))
-            else:  # some servers send an object
+            if isinstance(written, dict):  # some servers send an object
                 parts.append(ToolCall(id, function["name"], written, origin=origin))
+            else:
+                parts.append(ToolCall.parse(id, function["name"], written, origin))
         others = {name: value for name, value in message.items() if name not in _KNOWN_FIELDS and value}
         return [*parts, Unknown(self.origin(others))] if others else parts
 
@@ -139,8 +127,7 @@ class ChatCompletionsAPI(ProviderAPI):
             return [entry] if any(entry[name] for name in entry if name != "role") else []
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         entries: list[dict[str, Any]] = [
-            {"role": "tool", "tool_call_id": result.call_id, "content": whole_characters(result.text)}
-            for result in results
+            {"role": "tool", "tool_call_id": result.call_id, "content": result.text} for result in results
         ]
         rest: list[Part] = []
         for result in results:  # no result of a tool can hold a picture in this format
@@ -155,7 +142,7 @@ class ChatCompletionsAPI(ProviderAPI):
 
     def _assistant(self, message: Message, history: ReasoningHistory) -> dict[str, Any]:
         entry: dict[str, Any] = {"role": "assistant"}
-        text = whole_characters(spoken(message.parts))
+        text = spoken(message.parts)
         if message.calls:
             entry["tool_calls"] = [self._returned(call) for call in message.calls]
         entry["content"] = text or (None if message.calls else "")
@@ -170,11 +157,7 @@ class ChatCompletionsAPI(ProviderAPI):
         return entry
 
     def _returned(self, call: ToolCall) -> dict[str, Any]:
-        """A call in the conversation so far, as the model made it if its arguments are a JSON object.
-
-        Servers of open models read the arguments again for their template, and refuse the whole conversation
-        where they cannot.
-        """
+        """A call in the conversation so far, as the model made it if its arguments are a JSON object."""
         if call.arguments is None:
             return _call(replace(call, arguments={"unreadable": call.written}, written=""))
         return (self.own(call) if call.written.strip() else None) or _call(call)
@@ -187,9 +170,9 @@ class ChatCompletionsAPI(ProviderAPI):
     def _piece(self, part: Part) -> dict[str, Any] | None:
         match part:
             case Text(text=text) | Refusal(text=text):
-                return {"type": "text", "text": whole_characters(text)}
+                return {"type": "text", "text": text}
             case Image():
-                return {"type": "image_url", "image_url": {"url": data_url(part)}}
+                return {"type": "image_url", "image_url": {"url": part.url}}
             case Unknown():
                 own = self.own(part)
                 return own if isinstance(own, dict) and "type" in own else None

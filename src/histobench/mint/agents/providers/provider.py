@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import base64
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from histobench.mint.agents.completion import (
@@ -18,14 +19,13 @@ from histobench.mint.agents.completion import (
     whole_characters,
 )
 from histobench.mint.messages.parts import (
-    Image,
     Message,
     MessageOrigin,
     Part,
     Reasoning,
     Refusal,
     Text,
-    ToolCall,
+    ToolResult,
     ToolSpec,
     spoken,
 )
@@ -61,8 +61,8 @@ _OPTIONAL = {
     "parallel_tool_calls": r"parallel_tool_calls",
     "tool_choice": r"tool_choice|tool_config|function_?calling_?config",
 }
+_WORDS = ("text", "id", "name", "written", "media_type")
 _THINK = re.compile(r"\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
-_THINK_END = "</think>"
 
 
 @dataclass(frozen=True)
@@ -78,35 +78,46 @@ class Question:
 
     @property
     def estimate(self) -> float:
-        """Tokens that the answer may take, in and out: about four characters are one."""
         return sum(len(message.content) for message in self.messages) / 4 + self.sampling.max_tokens
+
+    def turns(self, *, merge_roles: bool) -> list[Message]:
+        """The messages as they can be sent: whole characters, none empty, no reasoning if unwanted.
+
+        Neighbours of one role become one message where the server insists on alternation.
+        """
+        sent: list[Message] = []
+        for message in self.messages:
+            message = _sendable(message, self.sampling.reasoning_history)
+            said = [part for part in message.parts if not isinstance(part, Refusal) or part.text]
+            if message.role == "assistant" and not message.content and not said:
+                continue  # reasoning alone, which stays here, or a refusal without a word
+            if sent and merge_roles and sent[-1].role == message.role:
+                last = sent.pop()
+                parts = (*last.as_parts, *message.as_parts) if last.parts or message.parts else ()
+                message = Message(last.role, f"{last.content}\n{message.content}", parts)
+            sent.append(message)
+        return sent
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is posted."""
-
     url: str = field(repr=False)
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # with the key
 
+    @cached_property
+    def content(self) -> bytes:
+        return json.dumps(self.body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a server does not understand, learnt from its complaints.
-
-    Newer hosted models refuse stop sequences or a temperature; some servers insist on alternating roles.
-    """
+    """What a server does not understand, learnt from its complaints."""
 
     without: frozenset[str] = frozenset()
     merge_roles: bool = False
 
     def learnt(self, complaint: str) -> Capabilities | None:
-        """The capabilities that answer a complaint, or `None` if it is about something else.
-
-        >>> Capabilities().learnt("Unsupported parameter: 'stop' is not supported with this model.").without
-        frozenset({'stop'})
-        """
         if _ROLES.search(complaint) and not self.merge_roles:
             return replace(self, merge_roles=True)
         if _UNSUPPORTED.search(complaint):
@@ -140,10 +151,12 @@ class ProviderAPI(ABC):
         """The answer in a response; what is not as documented may raise anything."""
 
     def completion(self, payload: Mapping[str, Any]) -> Completion:
-        """The answer in a response; raises `MalformedAnswerError` and nothing else."""
         try:
             completion = self.read(payload)
-            _check_types(completion)
+            words = [getattr(part, name, "") for part in completion.parts for name in _WORDS]
+            "".join([completion.finish or "", *words])  # a TypeError where one is not text
+            if not all(isinstance(call.arguments, dict | None) for call in completion.message.calls):
+                raise TypeError("the arguments of a call are not an object")
         except MalformedAnswerError:
             raise
         except Exception as error:  # a server may send anything
@@ -152,61 +165,22 @@ class ProviderAPI(ABC):
 
     @property
     def bearer(self) -> dict[str, str]:
-        """The key as OpenAI's formats send it."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def own(self, part: Part) -> Any:
-        """The part as this provider wrote it; None if another did, or no one."""
         origin = getattr(part, "origin", None)
         return origin.payload if isinstance(origin, MessageOrigin) and origin.format == self.format else None
 
     def origin(self, payload: Any) -> MessageOrigin:
-        """Marks a part as this provider's."""
         return MessageOrigin(self.format, payload)
 
 
 def is_too_long(status: int, text: str) -> bool:
-    """Whether an error response says that the conversation does not fit.
-
-    >>> is_too_long(400, '{"error": {"code": "context_length_exceeded"}}')
-    True
-    >>> is_too_long(500, "maximum context length")
-    False
-    """
     return status in (400, 413, 422) and bool(_TOO_LONG.search(text))
 
 
 def is_filtered(status: int, text: str) -> bool:
-    """Whether an error response says that a filter of the provider withheld the answer.
-
-    >>> is_filtered(400, '{"error": {"code": "content_filter"}}'), is_filtered(400, "bad stop")
-    (True, False)
-    """
     return status in (400, 403, 422) and bool(_FILTERED.search(text))
-
-
-def turns(
-    messages: Sequence[Message], *, merge_roles: bool, history: ReasoningHistory = "provider"
-) -> Iterator[Message]:
-    """The messages as they can be sent: whole characters, no reasoning if none may go back, none empty.
-
-    Neighbours of one role become one message where the server insists on alternation.
-    """
-    last: Message | None = None
-    for message in messages:
-        message = _sendable(message, history)
-        said = [part for part in message.parts if not isinstance(part, Refusal) or part.text]
-        if message.role == "assistant" and not message.content and not said:
-            continue  # reasoning alone, which stays here, or a refusal without a word
-        if last is not None and merge_roles and last.role == message.role:
-            parts = (*last.as_parts, *message.as_parts) if last.parts or message.parts else ()
-            last = Message(last.role, f"{last.content}\n{message.content}", parts)
-            continue
-        if last is not None:
-            yield last
-        last = message
-    if last is not None:
-        yield last
 
 
 def split_thinking(text: str) -> tuple[str, str]:
@@ -215,61 +189,28 @@ def split_thinking(text: str) -> tuple[str, str]:
     >>> split_thinking("<think>2 + 2</think>\\n4"), split_thinking("2 + 2</think>4"), split_thinking("4")
     (('2 + 2', '4'), ('2 + 2', '4'), ('', '4'))
     """
-    if (match := _THINK.match(text)) is not None:
+    if match := _THINK.match(text):
         return match[1].strip(), text[match.end() :]
-    if _THINK_END in text:  # the template of the model opened the block itself
-        reasoning, _, answer = text.partition(_THINK_END)
-        return reasoning.strip(), answer.lstrip()
-    return "", text
-
-
-def data_url(image: Image) -> str:
-    """A picture inside an address."""
-    return f"data:{image.media_type};base64,{base64_of(image)}"
-
-
-def base64_of(image: Image) -> str:
-    """A picture as text."""
-    return base64.b64encode(image.data).decode()
+    reasoning, end, answer = text.partition("</think>")  # where the model's template opened the block itself
+    return (reasoning.strip(), answer.lstrip()) if end else ("", text)
 
 
 def completion_of(parts: Sequence[Part], usage: Usage, finish: str | None) -> Completion:
-    """An answer of these parts; one that is text alone is its text."""
     is_plain = all(isinstance(part, Text) and part.origin is None for part in parts)
     return Completion(spoken(parts), usage, finish, parts=() if is_plain else tuple(parts))
 
 
 def openai_usage(usage: Any, read: str, written: str) -> Usage:
-    """Tokens as OpenAI's formats state them, which differ in their words for `read` and `written`."""
     if not isinstance(usage, Mapping):
         return Usage(known=False)
-    among_read, among_written = usage.get(f"{read}_details"), usage.get(f"{written}_details")
+    among = [usage.get(f"{side}_details") for side in (read, written)]
+    among_read, among_written = (each if isinstance(each, Mapping) else {} for each in among)
     return Usage.reported(
         [usage.get(read)],
         [usage.get(written)],
-        cached_tokens=among_read.get("cached_tokens") if isinstance(among_read, Mapping) else None,
-        reasoning_tokens=among_written.get("reasoning_tokens")
-        if isinstance(among_written, Mapping)
-        else None,
+        cached_tokens=among_read.get("cached_tokens"),
+        reasoning_tokens=among_written.get("reasoning_tokens"),
     )
-
-
-def _check_types(completion: Completion) -> None:
-    """Raise TypeError where a server sent another type than the one that is documented."""
-    fields: list[Any] = [completion.text, completion.finish or ""]
-    for part in completion.parts:
-        match part:
-            case Text(text=text) | Reasoning(text=text) | Refusal(text=text):
-                fields.append(text)
-            case ToolCall():
-                fields += [part.id, part.name, part.written]
-                if not isinstance(part.arguments, dict | None):
-                    raise TypeError("the arguments of a call are not an object")
-            case Image():
-                fields.append(part.media_type)
-    for value in fields:
-        if not isinstance(value, str):
-            raise TypeError(f"{type(value).__name__} instead of text")
 
 
 def _sendable(message: Message, history: ReasoningHistory) -> Message:
@@ -278,4 +219,9 @@ def _sendable(message: Message, history: ReasoningHistory) -> Message:
         parts = tuple(part for part in parts if not isinstance(part, Reasoning))
     if all(isinstance(part, Text) for part in parts):
         parts = ()
-    return Message(message.role, whole_characters(message.content), parts)
+    worded = Text | Refusal | Reasoning | ToolResult
+    whole = (
+        replace(part, text=whole_characters(part.text)) if isinstance(part, worded) else part
+        for part in parts
+    )
+    return Message(message.role, whole_characters(message.content), tuple(whole))

@@ -7,16 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from histobench.core.redaction import joined
-from histobench.mint.agents.completion import Completion, MalformedAnswerError, Usage, whole_characters
+from histobench.mint.agents.completion import Completion, MalformedAnswerError, Usage
 from histobench.mint.agents.providers.provider import (
     Capabilities,
     ProviderAPI,
     Question,
     Request,
     completion_of,
-    data_url,
     openai_usage,
-    turns,
 )
 from histobench.mint.messages.parts import (
     Image,
@@ -30,8 +28,6 @@ from histobench.mint.messages.parts import (
     Unknown,
 )
 
-ENCRYPTED = "reasoning.encrypted_content"
-
 
 @dataclass(frozen=True)
 class ResponsesAPI(ProviderAPI):
@@ -40,16 +36,15 @@ class ResponsesAPI(ProviderAPI):
     format: ClassVar[str] = "responses"
 
     def request(self, question: Question, capabilities: Capabilities) -> Request:
-        """A response; stop sequences are not offered here, and the client cuts at them."""
         sampling = question.sampling
         items: list[dict[str, Any]] = []
-        for message in turns(question.messages, merge_roles=False, history=sampling.reasoning_history):
+        for message in question.turns(merge_roles=False):
             items += self._items(message)
         body: dict[str, Any] = {"model": self.model, "input": items, "store": False}
         body["max_output_tokens"] = sampling.max_tokens
         body |= sampling.sent(capabilities.without, temperature="temperature", top_p="top_p")
         if "include" not in capabilities.without:
-            body["include"] = [ENCRYPTED]
+            body["include"] = ["reasoning.encrypted_content"]
         if sampling.reasoning_effort and "reasoning_effort" not in capabilities.without:
             body["reasoning"] = {"effort": sampling.reasoning_effort}
         if question.functions:
@@ -99,7 +94,7 @@ class ResponsesAPI(ProviderAPI):
     def _items(self, message: Message) -> list[dict[str, Any]]:
         """Each call, result and piece of reasoning is an item; words and pictures between them are one."""
         if not message.parts:
-            return [{"role": message.role, "content": whole_characters(message.content)}]
+            return [{"role": message.role, "content": message.content}]
         items: list[dict[str, Any]] = []
         pieces: list[dict[str, Any]] = []
         for part in message.parts:
@@ -112,9 +107,7 @@ class ResponsesAPI(ProviderAPI):
                 pieces = []
             own = self.own(part)
             if isinstance(part, ToolResult):
-                items.append(
-                    {"type": "function_call_output", "call_id": part.call_id, "output": _output(part)}
-                )
+                items.append(_output(part))
             elif own is not None:
                 items.append(own)
             elif isinstance(part, ToolCall):
@@ -125,19 +118,16 @@ class ResponsesAPI(ProviderAPI):
     def _piece(self, part: Part, role: str) -> dict[str, Any] | None:
         match part:
             case Text(text=text):
-                kind = "output_text" if role == "assistant" else "input_text"
-                return {"type": kind, "text": whole_characters(text)}
+                return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
             case Refusal(text=text):
-                return {"type": "refusal", "refusal": whole_characters(text)}
+                return {"type": "refusal", "refusal": text}
             case Image():
-                return {"type": "input_image", "image_url": data_url(part)}
+                return {"type": "input_image", "image_url": part.url}
             case _:
                 return None
 
 
-def _output(result: ToolResult) -> Any:
-    text = whole_characters(result.text)
-    if not result.images:
-        return text
-    pictures = [{"type": "input_image", "image_url": data_url(image)} for image in result.images]
-    return [{"type": "input_text", "text": text}, *pictures]
+def _output(result: ToolResult) -> dict[str, Any]:
+    pictures = [{"type": "input_image", "image_url": image.url} for image in result.images]
+    shown = [{"type": "input_text", "text": result.text}, *pictures] if pictures else result.text
+    return {"type": "function_call_output", "call_id": result.call_id, "output": shown}

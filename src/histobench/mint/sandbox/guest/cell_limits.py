@@ -7,7 +7,7 @@ import linecache
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -39,24 +39,14 @@ exec(compile(_SOURCE, HIDDEN, "exec"), _namespace)
 linecache.cache[HIDDEN] = (len(_SOURCE), None, _SOURCE.splitlines(keepends=True), HIDDEN)
 
 
-class SoftLimit:
-    """A running limit; tells its own exception from any other."""
-
-    def __init__(self, seconds: float) -> None:
-        self.shown = int(seconds) if float(seconds).is_integer() else seconds
-
-    def caused(self, error: BaseException | None) -> bool:
-        return isinstance(error, TimeoutError) and str(error) == f"Timed out after {self.shown} seconds."
-
-
 @contextmanager
-def soft_limit(seconds: float, *, patience: float = 0.0) -> Iterator[SoftLimit]:
-    """Raise TimeoutError in the main thread after `seconds`, once.
+def soft_limit(seconds: float, *, patience: float = 0.0) -> Iterator[Callable[[BaseException | None], bool]]:
+    """Raise TimeoutError after `seconds`, once; up to `patience` seconds without a processor are added.
 
-    Time for which the process was kept from running is added, up to `patience` seconds.
+    The block gets a function that tells this exception from any other.
     """
-    limit = SoftLimit(seconds)
-    time_is_up = _namespace["PythonREPL"].time_limit(limit.shown)
+    shown = int(seconds) if float(seconds).is_integer() else seconds
+    time_is_up = _namespace["PythonREPL"].time_limit(shown)
     already_starved, granted = starved_seconds(), 0.0
 
     def ring(signum: int, frame: FrameType | None) -> None:
@@ -71,7 +61,7 @@ def soft_limit(seconds: float, *, patience: float = 0.0) -> Iterator[SoftLimit]:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield limit
+        yield lambda e: isinstance(e, TimeoutError) and str(e) == f"Timed out after {shown} seconds."
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)

@@ -59,9 +59,8 @@ def confine_with_landlock(
     uid: int | None,
     behind_closed_folder: bool,
 ) -> None:
-    """File rules by Landlock, everything else by seccomp, limits and, where root allows it, an own user id.
+    """File rules by Landlock, the rest by seccomp, limits and, where root allows it, an own user id.
 
-    `uid` is None where the zygote is not root: model code then runs under the user's own id.
     `behind_closed_folder`: the interpreter lies under a folder that only root can enter.
     """
     _prefer_as_victim_of_memory_shortage()
@@ -88,10 +87,7 @@ def confine_with_landlock(
 
 
 def stay_in_the_zygotes_hands() -> None:
-    """Without a process namespace: die with the zygote, and adopt whatever an own child leaves behind.
-
-    After the user id has changed, which would clear the first.
-    """
+    """Die with the zygote (lost when the user id changes), and adopt what an own child leaves behind."""
     prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
 

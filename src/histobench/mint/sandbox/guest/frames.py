@@ -22,8 +22,6 @@ class LongMessageError(ValueError):
 
 
 class Channel:
-    """One end of a message stream."""
-
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._buffer = bytearray()

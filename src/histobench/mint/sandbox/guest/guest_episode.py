@@ -41,7 +41,6 @@ def prepare(config: dict[str, Any]) -> None:
 
 
 def serve(channel: Channel, config: dict[str, Any]) -> None:
-    """Answer the host until it closes the socket."""
     sys.setrecursionlimit(_RECURSION_LIMIT)
     sys.set_int_max_str_digits(0)  # the time limit guards what this one would
     os.register_at_fork(after_in_child=channel.close)
@@ -70,8 +69,6 @@ def serve(channel: Channel, config: dict[str, Any]) -> None:
 
 
 def _tool(name: str, channel: Channel, calls: Iterator[int], own_pid: int) -> Callable[..., Any]:
-    """A function that looks like the tool and asks the host to run it."""
-
     def tool(*args: Any, **kwargs: Any) -> Any:
         if os.getpid() != own_pid:
             raise RuntimeError(

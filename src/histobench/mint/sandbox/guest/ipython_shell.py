@@ -41,7 +41,6 @@ class CellShell(InteractiveShell):
     """IPython's shell with a traceback off the clock and a shell escape that needs no terminal."""
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """As IPython does it, off the cell's clock."""
         error = sys.exc_info()[1]
         if error is not None:
             error.__traceback__ = _without_own_frames(error.__traceback__)
@@ -74,8 +73,6 @@ CellShell.__name__ = CellShell.__qualname__ = "InteractiveShell"
 
 
 class IPythonShell:
-    """One InteractiveShell, built and warmed up in the zygote."""
-
     def __init__(self) -> None:
         config = Config()
         config.HistoryManager.enabled = False  # its thread would not survive the fork
@@ -85,7 +82,6 @@ class IPythonShell:
         self._warm_up()
 
     def start(self, names: dict[str, Any], first_cell_number: int) -> None:
-        """Begin an episode with `names` in the namespace."""
         # Nothing has run in this process yet: what the zygote's trial cells left behind, it cleared itself.
         self._shell.user_ns.update(names)
         history = self._shell.history_manager
@@ -94,16 +90,15 @@ class IPythonShell:
         self._shell.execution_count = first_cell_number
 
     def run(self, code: str, timeout: float, patience: float) -> str:
-        """Run one cell; returns ok, error or timeout."""
         try:
-            with soft_limit(timeout, patience=patience) as limit:
+            with soft_limit(timeout, patience=patience) as timed_out:
                 result = self._shell.run_cell(code, store_history=True)
         except BaseException as error:  # the alarm rang inside IPython, or model code broke it
             sys.stdout.write(f"{type(error).__name__}: {error}\n")
-            return "timeout" if limit.caused(error) else "error"
+            return "timeout" if timed_out(error) else "error"
         if result.success:
             return "ok"
-        return "timeout" if limit.caused(result.error_in_exec) else "error"
+        return "timeout" if timed_out(result.error_in_exec) else "error"
 
     def _warm_up(self) -> None:
         """Run each kind of outcome once, so that what it imports lazily is loaded before the fork."""

@@ -61,10 +61,7 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str], listable: I
 
 
 def restrict_writing(writable: Iterable[str]) -> None:
-    """Let this process open only what lies beneath `writable` for writing, on top of what else decides.
-
-    Nothing happens where the kernel's Landlock is missing or too old to let files be moved between folders.
-    """
+    """Open only what is beneath `writable` for writing; nothing happens where Landlock is too old."""
     if landlock_version() >= REFER_VERSION:
         rights = WRITE_FILE | _REFER
         _restrict(_RulesetAttributes(files=rights), 8, [(path, rights) for path in writable])

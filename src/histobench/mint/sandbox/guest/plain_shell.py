@@ -19,16 +19,14 @@ class PlainShell:
         self._cell = 1
 
     def start(self, names: dict[str, Any], first_cell_number: int) -> None:
-        """Begin an episode with `names` in the namespace."""
         self._names = {"__name__": "__main__", **names}
         self._cell = first_cell_number
 
     def run(self, code: str, timeout: float, patience: float) -> str:
-        """Run one cell; returns ok, error or timeout."""
         name = f"Cell In[{self._cell}]"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
-            with soft_limit(timeout, patience=patience) as limit:
+            with soft_limit(timeout, patience=patience) as timed_out:
                 self._execute(code, name)
         except BaseException as error:
             depth = 0 if isinstance(error, SyntaxError) else None
@@ -38,7 +36,7 @@ class PlainShell:
             with memory_limit(None):
                 lines = traceback.format_exception(type(error), error, trace, limit=depth)
                 sys.stdout.write("".join(lines))
-            return "timeout" if limit.caused(error) else "error"
+            return "timeout" if timed_out(error) else "error"
         finally:
             self._cell += 1
         return "ok"

@@ -1,8 +1,4 @@
-"""Builtin values as JSON: what may pass between a program and its tests, which run in two processes.
-
-A value of any other type stays in its process; what is sent in its place is decided by the sender (`other`)
-and understood by the receiver (`special`).
-"""
+"""Builtin values as JSON: what may pass between a program and its tests, which run in two processes."""
 
 from __future__ import annotations
 
@@ -49,10 +45,7 @@ def written(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def made(data: Any, special: Callable[[str, Any], Any], level: int = 0) -> Any:
-    """Return the value that parsed JSON describes, or raise NotDataError; nothing in `data` is trusted.
-
-    `special` gets every tag that is not a builtin type's. No other code runs on what was sent.
-    """
+    """Return the value that parsed JSON describes, or raise NotDataError; `special` gets every other tag."""
     kind = type(data)
     if kind in _ATOMS or kind is int:
         return data

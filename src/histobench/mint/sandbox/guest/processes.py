@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Process:
-    """One row of the table."""
-
     pid: int
     state: str
     parent: int
@@ -19,11 +17,7 @@ class Process:
     threads: int
 
     def folder(self) -> str:
-        """Where /proc shows its memory and files; once the first thread has ended, a living one's place.
-
-        The kernel shows nothing of a process by its first thread's number when that thread is dead, however
-        much the others hold.
-        """
+        """Where /proc shows it: by a living thread where the first one is dead, of which nothing is shown."""
         folder = f"/proc/{self.pid}"
         if self.state == "Z" and self.threads > 1:
             with contextlib.suppress(OSError, IndexError, ValueError):
@@ -34,7 +28,6 @@ class Process:
 
 
 def process_table() -> dict[int, Process]:
-    """All processes that can be seen, by their numbers."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
@@ -57,7 +50,6 @@ def trees(roots: Iterable[int], table: dict[int, Process]) -> dict[int, list[Pro
 
 
 def threads_of(uid: int) -> int:
-    """How many threads run under `uid` on this machine."""
     count = 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 
 MOST_ENTRIES = 16_384
 MOST_LEVELS = 200
@@ -12,11 +13,7 @@ _REMOVE = 'chmod -R u+rwx -- "$0" 2>/dev/null; rm -rf -- "$0" 2>/dev/null'
 
 
 def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
-    """Whether the files beneath `folder` and those `besides` take more than `limit` bytes.
-
-    Also when there are more than MOST_ENTRIES of them, folders deeper than MOST_LEVELS, or one that cannot be
-    listed. Folders are opened one from the other, so the length of paths does not matter.
-    """
+    """Whether files beneath `folder` take more than `limit` bytes, are too many, too deep or unreadable."""
 
     def refuse(error: OSError) -> None:
         if isinstance(error, PermissionError):  # its owner took its own rights away
@@ -39,15 +36,9 @@ def disk_exceeds(folder: str, limit: int, *, besides: int = 0) -> bool:
 
 
 def remove_tree(path: str) -> None:
-    """Remove the folder `path` and all that is in it, as far as it can be removed."""
-    if pid := start_removal(path):
-        os.waitpid(pid, 0)
-
-
-def start_removal(path: str) -> int:
-    """Start a process that removes the folder `path`, however deep or closed; 0 if it was empty or absent."""
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
-    if not os.path.isdir(path):
-        return 0
-    return os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, path], {"PATH": "/usr/bin:/bin"})
+    """Remove the folder `path` and all that is in it, however deep or closed, as far as it can be removed."""
+    try:
+        os.rmdir(path)  # mostly it is empty
+    except OSError:
+        environment = {"PATH": "/usr/bin:/bin"}
+        subprocess.run(["/bin/sh", "-c", _REMOVE, path], env=environment, check=False)

@@ -1,8 +1,4 @@
-"""A seccomp filter assembled by hand: what model code may not ask the kernel for.
-
-The filter refuses a reviewed list of calls and every call newer than the list; the rest is allowed, so
-threads, subprocesses, NumPy and the like work unchanged.
-"""
+"""A seccomp filter: it refuses a reviewed list of calls and every newer one; the rest is allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import ctypes
 import errno
 import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from . import syscalls
 from .syscalls import machine, prctl
@@ -100,11 +96,7 @@ _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x40000
 _AF_UNIX = 1
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE cousins
 # Signal at the parent's death, readability by the watching zygote, and who adopts orphans.
-_FIXED_ATTRIBUTES = (
-    syscalls.PR_SET_PDEATHSIG,
-    syscalls.PR_SET_DUMPABLE,
-    syscalls.PR_SET_CHILD_SUBREAPER,
-)
+_FIXED_ATTRIBUTES = (syscalls.PR_SET_PDEATHSIG, syscalls.PR_SET_DUMPABLE, syscalls.PR_SET_CHILD_SUBREAPER)
 _SOCKET_TYPE_MASK, _STREAM, _SEQPACKET = 0xF, 1, 5
 # Locks by fcntl, of the process and of the open file; asking for them; leases and notices of changes.
 _SET_LOCK, _ASK_ABOUT_OTHERS = (6, 7, 37, 38), (5, 36, 1024, 1026)
@@ -206,17 +198,11 @@ def install_filter(packed: bytes) -> None:
 def _if(
     argument: int, values: Sequence[int], answer: int, *, mask: int = 0xFFFFFFFF, unless: bool = False
 ) -> list[Instruction]:
-    """Answer when the masked argument is one of `values`, else go on.
-
-    Only the low half is read: both architectures are little-endian, and every argument looked at has 32 bits.
-    """
+    """Answer when the masked argument is one of `values`. The low half is read: no argument here has more."""
     rows = [(_LOAD_WORD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument), (_MASK, 0, 0, mask)]
     for following, value in zip(reversed(range(len(values))), values, strict=True):
         rows.append((_EQUAL, following + unless, 0 if following or unless else 1, value))
     return [*rows, (_RETURN, 0, 0, answer)]
 
 
-def _unless(
-    argument: int, values: Sequence[int], answer: int, *, mask: int = 0xFFFFFFFF
-) -> list[Instruction]:
-    return _if(argument, values, answer, mask=mask, unless=True)
+_unless = partial(_if, unless=True)

@@ -12,7 +12,6 @@ NEW_IPC = 0x08000000
 NEW_USER = 0x10000000
 NEW_PID = 0x20000000
 NEW_NET = 0x40000000
-NEW_CGROUP = 0x02000000
 
 NOSUID_NODEV = 0x2 | 0x4
 NOSUID_NODEV_NOEXEC = 0x2 | 0x4 | 0x8
@@ -52,7 +51,6 @@ def machine() -> str:
 
 
 def check(result: int, what: str) -> int:
-    """`result`, or an OSError that names the failed call."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -60,23 +58,19 @@ def check(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces in `flags` for new, empty ones."""
     check(_libc.unshare(flags), "unshare")
 
 
 def setns(descriptor: int, flags: int) -> None:
-    """Enter (for pid: create children in) the namespace behind `descriptor`."""
     check(_libc.setns(descriptor, flags), "setns")
 
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
-    """Mount a fresh file system of `kind` on `target`."""
     data = options.encode() or None
     check(_libc.mount(kind.encode(), target.encode(), kind.encode(), flags, data), f"mount {target}")
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """The prctl call; raises on failure."""
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return check(_libc.prctl(option, *padded), f"prctl {option}")
 

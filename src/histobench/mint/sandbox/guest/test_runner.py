@@ -1,7 +1,6 @@
-"""Tests of a submitted program, run in a process that never ran a line of the program.
+"""Tests of a submitted program, run in a process that never ran a line of it.
 
-The program is asked for names and calls over the host and answers with builtin values. It sees the arguments
-of its calls and nothing else of the tests; what it does to its own interpreter stays there.
+The program is asked for names and calls over the host; it sees the arguments of its calls alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from .cell_limits import Capture
 from .frames import Channel
 from .plain_values import BUILTINS, NotDataError, made, written
-from .tested_program import error_text, reduced
+from .tested_program import error_text
 
 #: Modules that tests may know by a name which the program imported. The name decides which one it is.
 _MODULES = {
@@ -47,7 +46,6 @@ def run_tests(order: dict[str, Any], channel: Channel) -> dict[str, Any]:
 
 
 def _functions_of(source: str) -> dict[str, Any]:
-    """Return the functions that a task's own code defines."""
     names: dict[str, Any] = {}
     exec(compile(source, "<task>", "exec", dont_inherit=True), names)
     return {
@@ -112,11 +110,11 @@ def _attributes_in(tests: ast.Module) -> frozenset[str]:
 class RemoteObject:
     """Represents an object of the program; can be called, indexed, iterated and asked for attributes.
 
-    It never decides a comparison with a value: what the program says of it, as builtin data, is compared here
-    with what pickle would store of the value. It has no order and no arithmetic. Only two objects of the
-    program are compared by the program, because a test that does so asks about nothing else. The program is
-    asked for the attributes that the tests' own text names and for no other: what a library looks for in its
-    arguments (`__array_interface__`, `_sympy_`, `dtype`) is not there.
+    It never decides a comparison with a value: its text, as `repr` gives it, is compared here with that of
+    the value, which the program does not know. It has no order and no arithmetic. Two objects of the program
+    are compared by the program, because a test that does so asks about nothing else. The program is asked for
+    the attributes that the tests' own text names, so what a library looks for in its arguments
+    (`__array_interface__`, `_sympy_`, `dtype`) is not there.
     """
 
     __slots__ = ("_number", "_program")
@@ -125,7 +123,7 @@ class RemoteObject:
         self._number = number
         self._program = program
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._program.ask("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -136,38 +134,32 @@ class RemoteObject:
     def __getitem__(self, index: Any) -> Any:
         return self._program.ask("item", self, index)
 
-    def __iter__(self) -> RemoteObject:
-        iterator = self._program.ask("iterate", self)
-        if type(iterator) is not RemoteObject:
-            raise TypeError("the program's iterator is not one")
-        return iterator
+    def __iter__(self) -> Any:
+        return self._program.ask("iterate", self)
 
     def __next__(self) -> Any:
         return self._program.ask("next", self)
 
-    def __len__(self) -> int:
-        length = self._program.ask("length", self)
-        return length if type(length) is int else 0
+    def __len__(self) -> Any:
+        return self._program.ask("length", self)
 
     def __bool__(self) -> bool:
         return self._program.ask("truth", self) is True
 
-    def __str__(self) -> str:
-        text = self._program.ask("text", self)
-        return text if type(text) is str else ""
+    def __str__(self) -> Any:
+        return self._program.ask("text", self)
+
+    def __repr__(self) -> Any:
+        return self._program.ask("shown", self)
 
     def __eq__(self, other: object) -> Any:
         if isinstance(other, RemoteObject):
             return self._number == other._number or self._program.ask("equal", self, other) is True
         kind = type(other)
         # An object that equals a builtin value was sent as that value; arrays compare item by item.
-        if kind not in BUILTINS and kind.__eq__ is not object.__eq__ and not hasattr(kind, "__array__"):
-            try:
-                if self._program.ask("reduced", self) == reduced(other):
-                    return True
-            except Exception:
-                pass
-        return NotImplemented
+        if kind in BUILTINS or kind.__eq__ is object.__eq__ or hasattr(kind, "__array__"):
+            return NotImplemented
+        return True if self._program.ask("shown", self) == repr(other) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._number)
@@ -177,8 +169,6 @@ class RemoteObject:
 
 
 class _Program:
-    """The program as the process of the tests sees it."""
-
     def __init__(self, channel: Channel, attributes: frozenset[str]) -> None:
         self._channel = channel
         self.attributes = attributes
@@ -186,7 +176,6 @@ class _Program:
         self._questions = 0
 
     def name(self, name: str) -> tuple[bool, Any]:
-        """Return whether the program has a global of this name, and its value."""
         answer = self._question({"do": "name", "name": name})
         if answer.get("module") is not None:
             if _MODULES.get(name) != answer["module"]:
@@ -194,7 +183,7 @@ class _Program:
             return True, importlib.import_module(_MODULES[name])  # this process's own, untouched one
         return answer.get("found") is True, self._value(answer.get("value"))
 
-    def ask(self, action: str, subject: RemoteObject, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, action: str, subject: RemoteObject, /, *args: Any, **kwargs: Any) -> Any:
         """Return what the program answers; lists, dicts and sets that it changed are changed here, too."""
         question = {
             "do": action,
@@ -235,7 +224,9 @@ class _Program:
                 kind = RuntimeError
             if issubclass(kind, _ENDS) and question["do"] != "next":
                 kind = RuntimeError
-            raise kind(str(answer.get("message")))
+            text = str(answer.get("message"))
+            # A Unicode error is made of five values, which are not sent.
+            raise kind.__new__(kind, text) if issubclass(kind, UnicodeError) else kind(text)
         return answer
 
     def _sent(self, value: Any) -> Any:
@@ -252,7 +243,6 @@ class _Program:
 
 
 def _update(mine: Any, theirs: Any) -> None:
-    """Make a container of the tests what the program made of its copy."""
     if type(mine) is type(theirs):
         if type(mine) is list:
             mine[:] = theirs

@@ -1,7 +1,4 @@
-"""A submitted program answers what its tests ask: names, calls, attributes. The tests run in another process.
-
-Everything here runs in the process of the program, which can change it at will: it decides nothing.
-"""
+"""A submitted program answers what its tests ask. It can change this process: it decides nothing."""
 
 from __future__ import annotations
 
@@ -54,32 +51,7 @@ def serve_program(order: dict[str, Any], channel: Channel, memory: int) -> None:
             channel.send({"op": "answer", "number": question.get("number"), **answer})
 
 
-def reduced(value: Any) -> Any:
-    """Return what pickle would store of a value, as builtin values that can be compared.
-
-    >>> import datetime
-    >>> reduced(datetime.timedelta(1)) == reduced(datetime.timedelta(hours=24))
-    True
-    """
-    kind = type(value)
-    if value is None or kind in (bool, int, float, complex, str, bytes):
-        return value
-    if kind in (list, tuple):
-        return (kind.__name__, *map(reduced, value))
-    if kind in (set, frozenset):
-        return ("set", frozenset(map(reduced, value)))
-    if kind is dict:
-        return ("dict", frozenset((reduced(key), reduced(item)) for key, item in value.items()))
-    if hasattr(value, "__qualname__"):  # a class, or the function that makes the value
-        return (value.__module__, value.__qualname__)
-    _, *parts = value.__reduce_ex__(2)
-    parts[2:] = [list(items or ()) for items in parts[2:4]]
-    return (*reduced(kind), *map(reduced, parts))
-
-
 class _Objects:
-    """Objects of the program that the tests know by number."""
-
     def __init__(self) -> None:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
@@ -95,7 +67,6 @@ class _Objects:
         return {"t": "object", "v": number}
 
     def received(self, tag: str, content: Any) -> Any:
-        """Return the object of a number, or a value that the tests packed."""
         if tag == "object":
             return self._objects[content]
         if tag == "pickle":
@@ -139,7 +110,7 @@ def _answer(question: dict[str, Any], names: dict[str, Any], objects: _Objects) 
 
 
 _ACTIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda subject, *args, **kwargs: subject(*args, **kwargs),
+    "call": lambda subject, /, *args, **kwargs: subject(*args, **kwargs),
     "attribute": getattr,
     "item": lambda subject, index: subject[index],
     "iterate": iter,
@@ -148,7 +119,7 @@ _ACTIONS: dict[str, Callable[..., Any]] = {
     "truth": bool,
     "text": str,
     "equal": lambda subject, other: bool(subject == other),
-    "reduced": reduced,
+    "shown": repr,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,13 +19,10 @@ _MEGABYTE = 1 << 20
 # What a socket may hold in the kernel: its send buffer (which the filter keeps at the default size) and the
 # message that fills it up.
 _OVER_THE_BUFFER = 64 << 10
-_USUAL_BUFFER = 212_992
 
 
 @dataclass
 class Spent:
-    """Processor time of one episode, in ticks."""
-
     seen: int = 0  # of those that live, and of the children they waited for
     lost: int = 0  # of those that ended without being waited for
 
@@ -34,22 +32,15 @@ class Spent:
 
 
 class Watch:
-    """Looks at all episodes of a zygote, a few times a second.
-
-    `tmpfs` are the mounts that an episode has for itself; without any it has no network namespace either, and
-    its files are in a folder of the host.
-    """
+    """Looks at all episodes of a zygote; `tmpfs` are an episode's own mounts, if it has namespaces."""
 
     def __init__(self, limits: dict[str, Any], *, tmpfs: tuple[str, ...]) -> None:
         self._limits = limits
         self._tmpfs = tmpfs
         self._spent: dict[int, Spent] = {}
         self._looks = 0
-        try:
-            with open("/proc/sys/net/core/wmem_default", "rb") as handle:
-                self._socket_bytes = int(handle.read()) + _OVER_THE_BUFFER
-        except (OSError, ValueError):
-            self._socket_bytes = _USUAL_BUFFER + _OVER_THE_BUFFER
+        with socket.socket(socket.AF_UNIX) as usual:
+            self._socket_bytes = usual.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) + _OVER_THE_BUFFER
 
     def look(self, scratch_of: dict[int, str | None]) -> dict[int, str]:
         """For each episode, by its first process, that broke a limit: which ("memory", "disk", ...)."""
@@ -87,12 +78,7 @@ class Watch:
 
 
 def _memory_exceeds(limit: int, folders: list[str]) -> bool:
-    """Whether processes, by their folders in /proc, take more than `limit` bytes.
-
-    The quick sum counts pages that processes share once for each; the exact one, made only when the quick one
-    is over the limit, counts each by its share. Files are not in it, nor what is mapped of a tmpfs: that
-    counts where it lies.
-    """
+    """Whether processes take more than `limit` bytes: a quick sum, then an exact one of each one's share."""
     private = (b"RssAnon:", b"VmSwap:")
     if sum(_bytes_of(folder, "status", (*private, b"VmPTE:")) for folder in folders) <= limit:
         return False

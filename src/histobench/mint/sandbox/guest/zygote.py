@@ -1,7 +1,6 @@
 """The zygote: loads packages once, then forks one confined process per episode.
 
-It never reads a byte that model code wrote: an episode talks to the host over a socket of its own, which the
-zygote passes on and closes.
+It never reads a byte that model code wrote: an episode talks to the host over a socket of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 from . import confinement, guest_episode, processes, seccomp
 from .frames import Channel
-from .scratch import start_removal
+from .scratch import remove_tree
 from .syscalls import NEW_PID, PR_SET_CHILD_SUBREAPER, prctl, setns, unshare
 from .watch import Watch
 
@@ -32,8 +31,6 @@ _CHECK_SECONDS = 0.2
 
 @dataclass
 class Child:
-    """A running episode."""
-
     id: int
     pid: int
     scratch: str | None = None
@@ -43,46 +40,34 @@ class Child:
 
 @dataclass
 class Zygote:
-    """The state of the spawning loop."""
-
     control: socket.socket
     config: dict[str, Any]
     children: dict[int, Child] = field(default_factory=dict)  # by pid
     spawned: int = 0
     pid_namespace: int = -1
-    waker: int = -1
-    removers: set[int] = field(default_factory=set)  # processes that remove what episodes left
 
     def __post_init__(self) -> None:
+        self.isolation = self.config["isolation"]  # namespaces, landlock or none
         own_mounts = (str(self.config["scratch_root"]), confinement.SHARED_MEMORY)
         self.watch = Watch(self.config["limits"], tmpfs=own_mounts if self.isolation == "namespaces" else ())
 
-    @property
-    def isolation(self) -> str:
-        """namespaces, landlock or none."""
-        return str(self.config["isolation"])
-
     def serve(self) -> None:
-        """Answer the host until it goes away."""
         if self.isolation == "namespaces":
             self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         else:
             # Whatever an episode leaves behind becomes a child of this process and can be found.
             prctl(PR_SET_CHILD_SUBREAPER, 1)
         seccomp.packed_filter(namespaces=self.isolation == "namespaces")  # so that no fork has to
-        self.waker, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._tell({"op": "ready"})
         try:
             self._loop()
         finally:
-            for child in list(self.children.values()):
-                _kill(child.pid)
-                self._clear_away(child)
-            for pid in self.removers:
+            while self.children:
+                pid, child = self.children.popitem()
+                _kill(pid)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+                self._clear_away(child)
             if self.isolation != "namespaces":
                 with contextlib.suppress(OSError):  # the host does it too, unless it was killed
                     os.rmdir(self.config["scratch_root"])
@@ -90,14 +75,10 @@ class Zygote:
     def _loop(self) -> None:
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
-        poller.register(self.waker, select.POLLIN)
         checked = time.monotonic()
         while True:
-            timeout = _CHECK_SECONDS * 1000 if self.children else None
-            ready = dict(poller.poll(timeout))
-            if self.waker in ready:
-                os.read(self.waker, 4096)
-            if self.control.fileno() in ready and not self._obey():
+            # Without children there is nothing to look at until the host has an order.
+            if poller.poll(_CHECK_SECONDS * 1000 if self.children else None) and not self._obey():
                 return
             self._reap()
             if time.monotonic() - checked >= _CHECK_SECONDS:
@@ -156,8 +137,6 @@ class Zygote:
     def _become_episode(self, child: Child, descriptor: int) -> None:
         status = 70
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.control.detach()
             keep = os.dup2(descriptor, 3, inheritable=False)
             os.closerange(4, 1 << 16)
@@ -180,7 +159,7 @@ class Zygote:
         if self.isolation == "namespaces":
             confinement.confine_in_namespaces(limits, scratch=self.config["scratch_root"])
             return
-        scratch = child.scratch or "/tmp"
+        scratch = str(child.scratch)
         os.environ.update(HOME=scratch, TMPDIR=scratch)
         if self.isolation == "landlock":
             confinement.confine_with_landlock(
@@ -204,17 +183,14 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            self.removers.discard(pid)
             if child := self.children.pop(pid, None):
                 self._clear_away(child)
                 self._tell({"op": "exit", "id": child.id, "why": child.reason})
 
     def _clear_away(self, child: Child) -> None:
-        if self.isolation == "namespaces":
-            return  # the pid namespace took every process along, the mount namespace every file
-        _kill_leftovers({*self.children, *self.removers})
-        if child.scratch and (remover := start_removal(child.scratch)):
-            self.removers.add(remover)
+        if child.scratch:  # else the pid namespace took every process along, the mount namespace every file
+            _kill_leftovers(set(self.children))
+            remove_tree(child.scratch)
 
     def _police(self) -> None:
         for pid, reason in self.watch.look({c.pid: c.scratch for c in self.children.values()}).items():
@@ -238,7 +214,6 @@ def main() -> None:
     for standard in (0, 1):
         os.dup2(null, standard)
     os.umask(0o077)
-    _take_ordinary_priority()
     try:
         guest_episode.prepare(config)
     except ImportError as error:
@@ -250,27 +225,15 @@ def main() -> None:
     os._exit(0)
 
 
-def _take_ordinary_priority() -> None:
-    """Give up what a host that runs with a raised priority handed down: episodes compete as equals."""
-    with contextlib.suppress(OSError):  # some containers do not let the policy be touched
-        if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
-
-
-def _kill(pid: int, how: int = signal.SIGKILL) -> None:
+def _kill(pid: int, signal_number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, how)
+        os.kill(pid, signal_number)
 
 
 def _kill_leftovers(known: set[int]) -> None:
-    """Kill all processes of this tree that belong to none of `known`.
-
-    They are stopped first: a stopped process keeps its place in the count, so that a fork bomb runs dry.
-    """
+    """Kill all processes of this tree but `known`; stopped first, so that a fork bomb runs dry."""
     own, stopped = os.getpid(), set[int]()
-    while left := _tree_of(own, known) - stopped:
+    while left := _descendants(own, known) - stopped:
         for pid in left:
             _kill(pid, signal.SIGSTOP)
         stopped |= left
@@ -281,6 +244,6 @@ def _kill_leftovers(known: set[int]) -> None:
             os.waitpid(pid, 0)
 
 
-def _tree_of(root: int, without: set[int]) -> set[int]:
+def _descendants(root: int, without: set[int]) -> set[int]:
     table = processes.process_table()
     return {row.pid for row in processes.trees([*without, root], table)[root]} - {root}

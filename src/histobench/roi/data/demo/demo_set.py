@@ -11,12 +11,17 @@ from histobench.core.errors import HistobenchError
 from histobench.core.files import read_plain_text, write_json, write_text
 from histobench.core.plain_data import parse_json
 from histobench.core.text import csv_text
-from histobench.roi.data.demo.painter import CLASSES, TILES_PER_PATIENT, patient_of, slide_of, tile_jpeg
+from histobench.roi.data.demo.tiles import (
+    CLASSES,
+    FIRST_TEST_INDEX,
+    TILES_PER_PATIENT,
+    patient_of,
+    slide_of,
+    tile_jpeg,
+)
 
 #: Raised whenever the same arguments would give other pixels.
-GENERATOR_VERSION = 2
-#: Test tiles are counted from here, so test patients never meet training patients.
-FIRST_TEST_INDEX = 1_000_000
+GENERATOR_VERSION = 3
 
 PROMPT_WORDS = {
     "NORM": "normal",
@@ -32,8 +37,8 @@ PROMPT_WORDS = {
 
 _SITES = {"": [], "scanner": ["scanner"], "crossed": ["scanner", "stain"], "confounded": ["scanner", "stain"]}
 _README = """\
-SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was computed from random
-numbers by histobench (histobench.roi.data.demo). The nine classes are named after the CRC-100K data set
+SYNTHETIC DATA. No patient, no tissue, no scanner: every tile in this folder was drawn by a program of
+histobench (histobench.roi.data.demo). The nine classes are named after the CRC-100K data set
 and imitate its looks; results on these tiles say nothing about real histology.
 
 {name}.csv                      split file: {train} training and {test} test tiles
@@ -54,7 +59,6 @@ def write_demo_dataset(
     layout: str = "long",
     sites: str = "",
     tiles_per_patient: int = TILES_PER_PATIENT,
-    workers: int = 2,
 ) -> Path:
     """Write the synthetic demo dataset into the folder `out` and return the path of its split CSV.
 
@@ -118,7 +122,7 @@ def write_demo_dataset(
         label, _, index, _ = tiles[path]
         (out / path).write_bytes(tile_jpeg(label, seed=seed, index=index, size=size))
 
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, tiles))
     write_text(out / f"{name}.txt", "".join(f"{label},{i}\n" for i, label in enumerate(CLASSES)))
     prompts = out / f"{name}-Zero_Shot_Prompts.txt"
@@ -158,5 +162,4 @@ def _wide_table(tiles: dict[str, tuple[str, str, int, int]]) -> str:
         for split in ("train", "test")
     )
     rows = [[*left, "", "", *right] for left, right in zip_longest(train, test, fillvalue=["", ""])]
-    header = ["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"]
-    return csv_text(header, rows)
+    return csv_text(["train_path", "train_label", "val_path", "val_label", "test_path", "test_label"], rows)

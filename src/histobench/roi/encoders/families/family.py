@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,72 +12,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from histobench.core.errors import HistobenchError
+from histobench.core.errors import HistobenchError, needing
 from histobench.roi.encoders.encoder_spec import EncoderSpec
-
-# From the tensor names of a published file to those of the network that reads it.
 
 State = dict[str, Tensor]
 
 
-def efficientnet_pytorch(state: State) -> State:
-    """The `efficientnet_pytorch` package's names to timm's.
+#: Blocks in each stage of EfficientNet-Lite0; `efficientnet_pytorch` numbers them through.
+_STAGES = (1, 2, 2, 3, 3, 4, 1)
+_STEM = {
+    "_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier",
+}  # fmt: skip
+_EXPANDED = {
+    "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
+    "_project_conv": "conv_pwl", "_bn2": "bn3",
+}  # fmt: skip
+#: The first block has no expansion.
+_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 
-    That package numbers all blocks through; a block without expansion has no `_expand_conv` and `_bn0`,
-    and timm counts its two norms from 1 and calls its last convolution `conv_pw`.
-    """
-    stem = {
-        "_conv_stem": "conv_stem",
-        "_bn0": "bn1",
-        "_conv_head": "conv_head",
-        "_bn1": "bn2",
-        "_fc": "classifier",
-    }
-    expanded = {name.split(".")[1] for name in state if "._expand_conv." in name}
-    stage_of = _stages(state)
-    with_expansion = {
-        "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
-        "_project_conv": "conv_pwl", "_bn2": "bn3",
-    }  # fmt: skip
-    without = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
+def efficientnet_pytorch(state: State) -> State:
+    """The names of EfficientNet-Lite0 in the `efficientnet_pytorch` package to timm's."""
+    places = [f"{stage}.{block}" for stage, count in enumerate(_STAGES) for block in range(count)]
     renamed: State = {}
     for name, tensor in state.items():
-        parts = name.split(".")
-        if parts[0] == "_blocks" and len(parts) == 4:
-            table = with_expansion if parts[1] in expanded else without
-            new = f"blocks.{stage_of[parts[1]]}.{table.get(parts[2], parts[2])}.{parts[3]}"
+        first, *rest = name.split(".")
+        if first == "_blocks":
+            number, part, kind = rest
+            table = _EXPANDED if number != "0" else _FIRST
+            renamed[f"blocks.{places[int(number)]}.{table[part]}.{kind}"] = tensor
         else:
-            new = ".".join([stem.get(parts[0], parts[0]), *parts[1:]])
-        renamed[new] = tensor
+            renamed[".".join([_STEM[first], *rest])] = tensor
     return renamed
 
 
-def _stages(state: State) -> dict[str, str]:
-    """Block number to timm's `stage.block`.
-
-    A block continues a stage when it keeps the number of channels and its expanded width does not change
-    (a new stage changes one of them).
-    """
-    blocks = sorted({int(name.split(".")[1]) for name in state if name.startswith("_blocks.")})
-    places: dict[str, str] = {}
-    stage, position = -1, count()
-    previous: tuple[int, ...] | None = None
-    for block in blocks:
-        out = state[f"_blocks.{block}._project_conv.weight"].shape[0]
-        into = state.get(f"_blocks.{block}._expand_conv.weight")
-        if into is None or previous is None or into.shape[1] != out or (out,) != previous:
-            stage, position = stage + 1, count()
-        previous = (out,)
-        places[str(block)] = f"{stage}.{next(position)}"
-    return places
-
-
 def dinov2(state: State) -> State:
-    """Names of the `dinov2` training code to timm's.
-
-    Training files cut the blocks into chunks (`blocks.1.13.` is block 13), keep a mask token that only the
-    training needs, and with registers give the class token a position of its own, which timm adds to it.
-    """
+    """Names of the `dinov2` training code, which cuts blocks into chunks (`blocks.1.13.`), to timm's."""
     renamed: State = {}
     for name, tensor in state.items():
         name = re.sub(r"blocks\.\d+\.(\d+)\.", r"blocks.\1.", name)
@@ -92,11 +61,7 @@ def dinov2(state: State) -> State:
 
 
 def transformers_vit(state: State) -> State:
-    """Names of the `transformers` library's ViT and DINOv2 networks, of any version, to timm's.
-
-    The library keeps query, key and value apart (timm has them in one matrix); newer versions renamed the
-    projections and split the gated feed-forward layer as well.
-    """
+    """Names of the `transformers` library's ViT and DINOv2 networks, of any version, to timm's."""
     if not any("embeddings.patch_embeddings." in name for name in state):
         return dinov2(state)
     renamed: State = {}
@@ -149,7 +114,6 @@ _BLOCK_NAMES = {
 
 
 def _join(state: State, target: str, parts: tuple[str, ...]) -> None:
-    """Put the parts of every block into one matrix, in this order."""
     for name in [name for name in state if f".{parts[0]}." in name]:
         names = [name.replace(f".{parts[0]}.", f".{part}.") for part in parts]
         if all(part in state for part in names):
@@ -169,11 +133,7 @@ def _fold_class_position(state: State, prefix: str) -> None:
 
 
 def pathoduet(state: State) -> State:
-    """PathoDuet's names to timm's: its pretext token, which comes before the class token, is a register.
-
-    Attention does not see the order of tokens, so only their rows of the position table change places. The
-    IHC file also holds the token of its training task.
-    """
+    """PathoDuet's names to timm's: its pretext token is a register."""
     renamed = {name.replace("pretext_token", "reg_token"): tensor for name, tensor in state.items()}
     renamed.pop("bridge_token", None)
     if "pos_embed" in renamed:
@@ -189,9 +149,7 @@ LAYOUTS: dict[str, Callable[[State], State]] = {
     "transformers_vit": transformers_vit,
 }
 
-
-Tokens = Tensor | dict[str, Tensor]
-Tokenizer = Callable[[Sequence[str]], Tokens]
+Tokenizer = Callable[[Sequence[str]], Tensor | dict[str, Tensor]]
 
 
 class Family:
@@ -231,26 +189,19 @@ class Family:
 
 def family_of(spec: EncoderSpec) -> Family:
     """The driver of the encoder's family; only its own libraries are imported."""
-    module = importlib.import_module(f"histobench.roi.encoders.families.{spec.family}")
-    return module.FAMILY
+    return importlib.import_module(f"histobench.roi.encoders.families.{spec.family}").FAMILY
 
 
 def pool_tokens(tokens: Tensor, pooling: str, *, prefix: int) -> Tensor:
-    """One vector per image from tokens [b, prefix + patches, d]; the class token is the first of the prefix.
-
-    Register tokens belong to the prefix and never enter the mean over the patches.
-    """
+    """One vector per image from tokens [b, prefix + patches, d]; registers never enter the mean."""
+    if tokens.ndim != 3 or ("cls" in pooling and not prefix):
+        lacking = "class token" if "cls" in pooling else f"tokens (its output: {tuple(tokens.shape)})"
+        raise HistobenchError(f"this network has no {lacking}: leave out @{pooling}")
     if pooling == "cls":
         return tokens[:, 0]
     patches = tokens[:, prefix:].mean(dim=1)
-    if pooling == "mean":
-        return patches
-    if pooling == "cls+mean":
-        return torch.cat([tokens[:, 0], patches], dim=-1)
-    raise ValueError(f"pooling {pooling!r} does not apply to tokens")
+    return patches if pooling == "mean" else torch.cat([tokens[:, 0], patches], dim=-1)
 
-
-# Position tables: the learned grid of one image size, resampled to another as the authors' code does.
 
 DINO_OFFSET = 0.1
 
@@ -280,24 +231,12 @@ def resample_positions(table: Tensor, patches: int, method: str) -> Tensor:
     return torch.cat([table[:, :prefix], flat], dim=1)
 
 
-# The tokenizers of CLIP-like text towers.
-
-
 def clip_tokenizer(spec: EncoderSpec) -> Callable[[Sequence[str]], Tensor]:
     """OpenAI's byte-pair tokenizer, whose vocabulary comes with open_clip: token ids [n, context]."""
-    try:
+    with needing(f"zero-shot with {spec.name} needs open_clip_torch; run: pip install 'histobench[text]'"):
         from open_clip.tokenizer import SimpleTokenizer
-    except ModuleNotFoundError as error:
-        raise HistobenchError(
-            f"zero-shot with {spec.name} needs open_clip_torch; run: pip install 'histobench[text]'"
-        ) from error
-    context = spec.text.context if spec.text else 77
-    tokenizer = SimpleTokenizer(context_length=context)
-
-    def tokenize(texts: Sequence[str]) -> Tensor:
-        return tokenizer(list(texts))
-
-    return tokenize
+    tokenizer = SimpleTokenizer(context_length=spec.text.context if spec.text else 77)
+    return lambda texts: tokenizer(list(texts))
 
 
 def bert_tokenizer(file: Path, context: int) -> Any:

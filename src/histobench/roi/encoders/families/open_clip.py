@@ -24,8 +24,7 @@ class OpenClipFamily(Family):
         if spec.arch == "BertCLIP":
             return BertClip(depth=depth, **spec.kwargs)
         if spec.arch == "VisionTransformer":
-            layers = depth or spec.kwargs["layers"]
-            return VisionTransformer(**{**spec.kwargs, "layers": layers})
+            return VisionTransformer(**{**spec.kwargs, "layers": depth or spec.kwargs["layers"]})
         towers = {
             key: {**spec.kwargs[key], "layers": depth or spec.kwargs[key]["layers"]}
             for key in ("vision_cfg", "text_cfg")
@@ -39,8 +38,7 @@ class OpenClipFamily(Family):
         return {name: t for name, t in state.items() if not name.endswith((".position_ids", "attn_mask"))}
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
-        run = network if spec.arch == "VisionTransformer" else network.encode_image
-        return run(images)
+        return network(images) if spec.arch == "VisionTransformer" else network.encode_image(images)
 
     def encode_text(self, spec: EncoderSpec, network: Any, tokens: Tensor) -> Tensor:
         return nn.functional.normalize(network.encode_text(tokens), dim=-1)
@@ -63,23 +61,14 @@ class BertClip(nn.Module):
         from transformers import BertConfig, BertModel
 
         trunk = timm.create_model(vision, num_classes=0, **({} if depth is None else {"depth": depth}))
-        self.visual = nn.ModuleDict(
-            {
-                "trunk": trunk,
-                "head": nn.ModuleDict({"proj": nn.Linear(trunk.num_features, embed_dim, bias=False)}),
-            }
-        )
+        head = nn.ModuleDict({"proj": nn.Linear(trunk.num_features, embed_dim, bias=False)})
+        self.visual = nn.ModuleDict({"trunk": trunk, "head": head})
         config = BertConfig(**{**bert, "num_hidden_layers": depth or bert["num_hidden_layers"]})
         width = config.hidden_size
         middle = (width + embed_dim) // 2
-        self.text = nn.ModuleDict(
-            {
-                "transformer": BertModel(config, add_pooling_layer=False),
-                "proj": nn.Sequential(
-                    nn.Linear(width, middle, bias=False), nn.GELU(), nn.Linear(middle, embed_dim, bias=False)
-                ),
-            }
-        )
+        bert_tower = BertModel(config, add_pooling_layer=False)
+        up, down = nn.Linear(width, middle, bias=False), nn.Linear(middle, embed_dim, bias=False)
+        self.text = nn.ModuleDict({"transformer": bert_tower, "proj": nn.Sequential(up, nn.GELU(), down)})
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
     def encode_image(self, images: Tensor) -> Tensor:

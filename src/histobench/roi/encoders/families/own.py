@@ -6,30 +6,31 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
-from histobench.core.errors import HistobenchError
 from histobench.roi.encoders.encoder_spec import EncoderSpec
 from histobench.roi.encoders.families.family import Family, Tokenizer
 
 
 class OwnFamily(Family):
-    """`arch` names the file; it has `build`, and the network has `encode_image` (and the text methods)."""
+    """`arch` names the file; it has `build` (and `load_tokenizer`, whose network has the text methods)."""
+
+    def module(self, spec: EncoderSpec) -> Any:
+        return importlib.import_module(f"histobench.roi.encoders.networks.{spec.arch}")
 
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        build = _module(spec).build
+        build = self.module(spec).build
         return build(depth=depth, **_size_for(build, spec), **spec.kwargs)
 
     def encode_image(self, spec: EncoderSpec, network: Any, images: Tensor) -> Tensor:
-        return network.encode_image(images, output=spec.output or "default")
+        return network(images, output=spec.output or "default")
 
     def from_upstream(
         self, spec: EncoderSpec, network: nn.Module, state: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        rename = getattr(_module(spec), "from_upstream", None)
+        rename = getattr(self.module(spec), "from_upstream", None)
         return rename(state, **_size_for(rename, spec)) if rename else state
 
     def project_image(self, spec: EncoderSpec, network: Any, features: Tensor) -> Tensor:
@@ -39,19 +40,12 @@ class OwnFamily(Family):
         return network.encode_text(tokens)
 
     def load_tokenizer(self, spec: EncoderSpec, files: Mapping[str, Path]) -> Tokenizer:
-        return _module(spec).load_tokenizer(files)
+        return self.module(spec).load_tokenizer(files)
 
 
 def _size_for(function: Callable[..., Any], spec: EncoderSpec) -> dict[str, int]:
     """The image size, for the networks that are built for one (their position tables have its shape)."""
     return {"image_size": spec.size} if "image_size" in inspect.signature(function).parameters else {}
-
-
-def _module(spec: EncoderSpec) -> ModuleType:
-    try:
-        return importlib.import_module(f"histobench.roi.encoders.networks.{spec.arch}")
-    except ModuleNotFoundError as error:
-        raise HistobenchError(f"zoo: {spec.name}: there is no network {spec.arch!r} ({error})") from error
 
 
 FAMILY = OwnFamily()

@@ -40,8 +40,8 @@ class TimmFamily(Family):
             kwargs["layers"] = [depth] * 4
         try:
             return timm.create_model(spec.arch, pretrained=False, **{"num_classes": 0, **kwargs})
-        except (RuntimeError, TypeError) as error:
-            raise HistobenchError(f"zoo: {spec.name}: timm cannot build {spec.arch!r}: {error}") from error
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise HistobenchError(f"{spec.name}: timm cannot build {spec.arch!r}: {error}") from error
 
     def from_upstream(self, spec: EncoderSpec, network: Any, state: dict[str, Tensor]) -> dict[str, Tensor]:
         method = spec.source.positions
@@ -62,7 +62,8 @@ class TimmFamily(Family):
                 images, indices=[RESNET_STAGES[spec.pooling]], stop_early=True, intermediates_only=True
             )
             return stage.mean(dim=(2, 3))
-        return pool_tokens(network.forward_features(images), spec.pooling, prefix=network.num_prefix_tokens)
+        prefix = getattr(network, "num_prefix_tokens", 0)
+        return pool_tokens(network.forward_features(images), spec.pooling, prefix=prefix)
 
 
 FAMILY = TimmFamily()

@@ -1,23 +1,15 @@
 """The project's own small image-text encoder, whose weights come with the package."""
 
-from __future__ import annotations
-
-from torch import Tensor, nn
+from types import ModuleType
 
 from histobench.roi.encoders.encoder_spec import EncoderSpec
-from histobench.roi.encoders.families.family import Family
-from histobench.roi.encoders.tiny_vl import WEIGHTS
-from histobench.roi.encoders.tiny_vl.tiny_vl_encoder import load_tiny_vl
+from histobench.roi.encoders.families.own import OwnFamily
+from histobench.roi.encoders.tiny_vl import tiny_vl_encoder
 
 
-class TinyVlFamily(Family):
-    """The network is already an encoder; the entry only gives it its transform."""
-
-    def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
-        return load_tiny_vl(WEIGHTS, spec.transform)
-
-    def encode_image(self, spec: EncoderSpec, network: nn.Module, images: Tensor) -> Tensor:
-        return network(images)
+class TinyVlFamily(OwnFamily):
+    def module(self, spec: EncoderSpec) -> ModuleType:
+        return tiny_vl_encoder
 
 
 FAMILY = TinyVlFamily()

@@ -28,7 +28,12 @@ class TransformersFamily(Family):
     def build(self, spec: EncoderSpec, *, depth: int | None = None) -> nn.Module:
         import transformers
 
-        kwargs = _with_depth(spec.kwargs, depth)
+        kwargs = dict(spec.kwargs)
+        towers = [key for key in kwargs if key.endswith("_config")]
+        if depth is not None and towers:
+            kwargs |= {key: {**kwargs[key], "num_hidden_layers": depth} for key in towers}
+        elif depth is not None:
+            kwargs["num_hidden_layers"] = depth
         if "vision_config" in kwargs:
             kwargs["vision_config"] = {**kwargs["vision_config"], "image_size": spec.size}
         try:
@@ -75,10 +80,7 @@ class TransformersFamily(Family):
 
 
 def _gemma4_mean(network: Any, images: Tensor) -> Tensor:
-    """The mean [b, d] of the tokens that the tower gives to the language model, from pixels in 0 to 1.
-
-    The tower takes patches with their numbers in the order row, column, channel, and their place (x, y).
-    """
+    """The mean [b, d] of the tokens that the tower gives to the language model, from pixels in 0 to 1."""
     patch = network.config.patch_size
     grid = images.unfold(2, patch, patch).unfold(3, patch, patch)  # [b, 3, rows, columns, patch, patch]
     rows, columns = grid.shape[2:4]
@@ -87,14 +89,6 @@ def _gemma4_mean(network: Any, images: Tensor) -> Tensor:
     places = torch.stack([x, y], dim=-1).reshape(1, -1, 2).to(images.device).expand(len(images), -1, -1)
     tokens: Tensor = network(pixel_values=patches, pixel_position_ids=places).last_hidden_state
     return tokens.reshape(len(images), -1, tokens.shape[-1]).mean(dim=1)
-
-
-def _with_depth(kwargs: Mapping[str, Any], depth: int | None) -> dict[str, Any]:
-    """The configuration, with fewer layers in every tower when `depth` is given."""
-    if depth is None:
-        return dict(kwargs)
-    towers = {key: {**kwargs[key], "num_hidden_layers": depth} for key in kwargs if key.endswith("_config")}
-    return {**kwargs, **towers} if towers else {**kwargs, "num_hidden_layers": depth}
 
 
 FAMILY = TransformersFamily()

@@ -45,17 +45,13 @@ class ConvStem(nn.Module):
         self.grid_size = (SIDE // 4, SIDE // 4)
 
     def set_input_size(self, img_size: tuple[int, int], patch_size: None = None) -> None:
-        """What the Swin trunk calls when the image size changes."""
         self.grid_size = (img_size[0] // 4, img_size[1] // 4)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[b, 3, h, w] to [b, h / 4, w / 4, embed_dim]."""
         return self.norm(self.proj(images).permute(0, 2, 3, 1))
 
 
 class CTransPath(SwinTransformer):
-    """Swin-T behind a `ConvStem`."""
-
     def __init__(self, *, depths: tuple[int, ...]) -> None:
         super().__init__(
             img_size=SIDE,
@@ -66,16 +62,12 @@ class CTransPath(SwinTransformer):
             strict_img_size=False,
         )
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encode_image(images)
-
-    def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
         """Images of 224 px or a multiple to [b, 768]."""
         self._fit(images)
         return super().forward(images)
 
     def patch_tokens(self, images: Tensor) -> Tensor:
-        """The map of the last stage, whose stride is 32 px."""
         self._fit(images)
         return self.forward_features(images).permute(0, 3, 1, 2)
 
@@ -89,16 +81,11 @@ class CTransPath(SwinTransformer):
 
 
 def build(*, depth: int | None = None) -> CTransPath:
-    """CTransPath with random weights; `depth` is the most blocks a stage may have."""
     return CTransPath(depths=DEPTHS if depth is None else tuple(min(blocks, depth) for blocks in DEPTHS))
 
 
 def from_upstream(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that `build` has, out of either layout.
-
-    timm 0.5 ended a stage with its down-sampling, timm 1.x begins the next stage with it; so a down-sampling
-    in stage 0 tells the old layout.
-    """
+    """The tensors of `build` out of either layout: timm 0.5 ended a stage with its down-sampling."""
     old = any(name.startswith("layers.0.downsample.") for name in state)
 
     def renamed(name: str) -> str:

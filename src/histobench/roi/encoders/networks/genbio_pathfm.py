@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
+from timm.models.vision_transformer import LayerScale
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -54,9 +55,7 @@ def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
     return torch.cat([prefix.to(sine.dtype), turned], dim=-2).to(heads.dtype)
 
 
-class Attention(nn.Module):
-    """Self-attention with rotary positions; only the output matrix has a bias."""
-
+class RotaryAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
@@ -69,8 +68,6 @@ class Attention(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """Gated feed-forward."""
-
     def __init__(self) -> None:
         super().__init__()
         self.w1 = nn.Linear(WIDTH, HIDDEN)
@@ -81,28 +78,15 @@ class SwiGlu(nn.Module):
         return self.w3(F.silu(self.w1(x)) * self.w2(x))
 
 
-class LayerScale(nn.Module):
-    """One learned factor per channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((WIDTH,), 1e-5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
-
-
 class Block(nn.Module):
-    """Pre-norm transformer block with layer scale."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(WIDTH, eps=EPS)
-        self.attn = Attention()
-        self.ls1 = LayerScale()
+        self.attn = RotaryAttention()
+        self.ls1 = LayerScale(WIDTH)
         self.norm2 = nn.LayerNorm(WIDTH, eps=EPS)
         self.mlp = SwiGlu()
-        self.ls2 = LayerScale()
+        self.ls2 = LayerScale(WIDTH)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
         x = x + self.ls1(self.attn(self.norm1(x), rotation))
@@ -110,8 +94,6 @@ class Block(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """16 px patches of one channel, as a grid."""
-
     def __init__(self) -> None:
         super().__init__()
         self.proj = nn.Conv2d(1, WIDTH, kernel_size=PATCH, stride=PATCH)
@@ -121,8 +103,6 @@ class PatchEmbedding(nn.Module):
 
 
 class GenBioPathFM(nn.Module):
-    """The single-channel network, run on red, green and blue."""
-
     def __init__(self, *, depth: int) -> None:
         super().__init__()
         self.cls_token = nn.Parameter(torch.randn(1, 1, WIDTH) * 0.02)
@@ -132,18 +112,13 @@ class GenBioPathFM(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(depth))
         self.norm = nn.LayerNorm(WIDTH, eps=EPS)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encode_image(images)
-
-    def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
         """The CLS outputs of R, G and B side by side: [b, 4608]."""
         return self.tokens(images.flatten(0, 1).unsqueeze(1))[:, 0].unflatten(0, (-1, 3)).flatten(1)
 
     def patch_tokens(self, images: Tensor) -> Tensor:
-        """The tokens of R, G and B side by side as a map: [b, 4608, h, w]."""
         tokens = self.tokens(images.flatten(0, 1).unsqueeze(1))
-        grid = as_grid(tokens, images, prefix=1 + STORAGE, patch=PATCH)
-        return grid.unflatten(0, (-1, 3)).flatten(1, 2)
+        return as_grid(tokens, images, prefix=1 + STORAGE, patch=PATCH).unflatten(0, (-1, 3)).flatten(1, 2)
 
     def tokens(self, channels: Tensor) -> Tensor:
         """[n, 1, h, w] to [n, 1 + 4 + patches, 1536]: CLS, storage tokens, patches."""
@@ -157,5 +132,4 @@ class GenBioPathFM(nn.Module):
 
 
 def build(*, depth: int | None = None) -> GenBioPathFM:
-    """GenBio-PathFM with random weights."""
     return GenBioPathFM(depth=depth or 40)

@@ -27,8 +27,6 @@ COMPUTED = "text.embeddings.position_ids"
 
 
 class Keep(nn.Module):
-    """Both towers and the temperature that joins them."""
-
     def __init__(self, *, vision_depth: int, text_depth: int) -> None:
         from transformers import BertConfig, BertModel
 
@@ -48,11 +46,7 @@ class Keep(nn.Module):
         self.text = BertModel(BertConfig(num_hidden_layers=text_depth))
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.04)))
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encode_image(images)
-
-    def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
-        """Images in the joint space [b, 768], L2-normalised."""
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
         return F.normalize(self.visual_head(self.visual(images)), dim=-1)
 
     def project_image(self, features: Tensor) -> Tensor:
@@ -60,17 +54,14 @@ class Keep(nn.Module):
         return F.normalize(features.to(self.logit_scale.dtype), dim=-1)
 
     def encode_text(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Texts in the joint space [n, 768], L2-normalised."""
         return F.normalize(self.text(**tokens).pooler_output, dim=-1)
 
 
 def build(*, depth: int | None = None) -> Keep:
-    """KEEP with random weights; `depth` shortens both towers."""
     return Keep(vision_depth=depth or 24, text_depth=depth or 12)
 
 
 def from_upstream(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that `build` has, out of a published checkpoint."""
     return {LAYER_SCALE.sub(r"\1.gamma", name): tensor for name, tensor in state.items() if name != COMPUTED}
 
 

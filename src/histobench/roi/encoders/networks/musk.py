@@ -1,11 +1,8 @@
 """MUSK: one BEiT-3 encoder whose every layer has an image and a text way (Xiang et al. 2025).
 
-    image 384 px -> 16 px patches + CLS -> 24 layers through way A -> CLS -> 1024 (stored)
-    text         -> pieces, <s> first   -> 24 layers through way B -> <s> -> 1024
-    vision_head / language_head, L2-normalised -> joint space
-
-Attention and feed-forward carry one more LayerNorm before their last matrix (sub-LN). Output "ms" is the
-authors' multi-scale feature: the image, and the mean over the four quarters of the image at twice its size.
+image 384 px -> 16 px patches + CLS -> 24 layers through way A -> CLS -> 1024 (stored)
+text         -> pieces, <s> first   -> 24 layers through way B -> <s> -> 1024
+vision_head / language_head, L2-normalised -> joint space
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from histobench.roi.encoders.families.family import resample_positions
 from histobench.roi.encoders.patch_tokens import as_grid
 
 WIDTH, HEADS, PATCH, EPS = 1024, 16, 16, 1e-5
@@ -43,16 +41,14 @@ def _norms() -> Multiway:
     return Multiway(lambda: nn.LayerNorm(WIDTH, eps=EPS))
 
 
-def _linears() -> Multiway:
-    return Multiway(lambda: nn.Linear(WIDTH, WIDTH))
-
-
-class Attention(nn.Module):
+class SubNormedAttention(nn.Module):
     """Multi-head self-attention with a LayerNorm between the heads and the output matrix."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (_linears() for _ in range(4))
+        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
+            Multiway(lambda: nn.Linear(WIDTH, WIDTH)) for _ in range(4)
+        )
         self.inner_attn_ln = _norms()
 
     def forward(self, x: Tensor, way: str, visible: Tensor | None) -> Tensor:
@@ -65,8 +61,6 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two matrices with GELU and a LayerNorm between them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.fc1 = nn.Linear(WIDTH, 4 * WIDTH)
@@ -78,11 +72,9 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm transformer layer."""
-
     def __init__(self) -> None:
         super().__init__()
-        self.self_attn = Attention()
+        self.self_attn = SubNormedAttention()
         self.self_attn_layer_norm = _norms()
         self.ffn = Multiway(FeedForward)
         self.final_layer_norm = _norms()
@@ -101,13 +93,10 @@ class Positions(nn.Module):
         self.B = nn.Embedding(TEXT_POSITIONS, WIDTH)
 
     def table(self, way: str) -> Tensor:
-        """The rows in use, first position first."""
         return (self.A if way == IMAGE else self.B).weight[2:]
 
 
-class Encoder(nn.Module):
-    """Positions, layers and the last LayerNorm."""
-
+class MultiwayEncoder(nn.Module):
     def __init__(self, *, depth: int, image_positions: int) -> None:
         super().__init__()
         self.embed_positions = Positions(image_positions)
@@ -135,42 +124,24 @@ class ImageEmbedding(nn.Module):
 
 
 class Beit3(nn.Module):
-    """The shared trunk."""
-
     def __init__(self, *, depth: int, image_size: int) -> None:
         super().__init__()
         self.text_embed = nn.Embedding(VOCABULARY, WIDTH)
         self.vision_embed = ImageEmbedding()
-        self.encoder = Encoder(depth=depth, image_positions=(image_size // PATCH) ** 2 + 1)
+        self.encoder = MultiwayEncoder(depth=depth, image_positions=(image_size // PATCH) ** 2 + 1)
 
     def image_tokens(self, images: Tensor) -> Tensor:
-        """[b, 3, h, w] to [b, 1 + patches, 1024]."""
         x = self.vision_embed(images)
-        rows, columns = images.shape[-2] // PATCH, images.shape[-1] // PATCH
         table = self.encoder.embed_positions.table(IMAGE)
-        return self.encoder(x + resized_positions(table, rows=rows, columns=columns), IMAGE)
+        return self.encoder(x + resample_positions(table[None], x.shape[1] - 1, "plain"), IMAGE)
 
     def text_tokens(self, tokens: Tensor) -> Tensor:
-        """Token ids [n, length], padded with 1, to [n, length, 1024]."""
         real = tokens != PAD
-        positions = self.encoder.embed_positions.table(TEXT)
-        x = self.text_embed(tokens) + positions[: tokens.shape[1]]
+        x = self.text_embed(tokens) + self.encoder.embed_positions.table(TEXT)[: tokens.shape[1]]
         return self.encoder(x * real.unsqueeze(-1), TEXT, real[:, None, None, :])
 
 
-def resized_positions(table: Tensor, *, rows: int, columns: int) -> Tensor:
-    """Position rows [1 + side², d] (CLS first) for another grid of patches."""
-    side = math.isqrt(len(table) - 1)
-    if (rows, columns) == (side, side):
-        return table
-    grid = table[1:].unflatten(0, (side, side)).permute(2, 0, 1)[None].float()
-    grid = F.interpolate(grid, size=(rows, columns), mode="bicubic", align_corners=False)
-    return torch.cat([table[:1], grid[0].flatten(1).mT.to(table.dtype)])
-
-
 class Musk(nn.Module):
-    """The trunk, two heads into the joint space and the temperature."""
-
     def __init__(self, *, depth: int, image_size: int) -> None:
         super().__init__()
         self.beit3 = Beit3(depth=depth, image_size=image_size)
@@ -178,21 +149,15 @@ class Musk(nn.Module):
         self.vision_head = nn.Linear(WIDTH, WIDTH, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encode_image(images)
-
-    def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
         """The CLS output [b, 1024]; with output "ms" the two-scale feature [b, 2048]. Not normalised."""
         whole = self._cls(images)
         if output == "default":
             return whole
-        if output != "ms":
-            raise ValueError(f"musk has the outputs 'default' and 'ms', not {output!r}")
         quarters = torch.stack([self._cls(quarter) for quarter in enlarged_quarters(images)])
         return torch.cat([whole, quarters.mean(dim=0)], dim=-1)
 
     def patch_tokens(self, images: Tensor) -> Tensor:
-        """The tokens of the trunk as a map."""
         return as_grid(self.beit3.image_tokens(images), images, prefix=1, patch=PATCH)
 
     def project_image(self, features: Tensor) -> Tensor:
@@ -200,7 +165,6 @@ class Musk(nn.Module):
         return F.normalize(self.vision_head(features[:, :WIDTH].to(self.vision_head.weight)), dim=-1)
 
     def encode_text(self, tokens: Tensor) -> Tensor:
-        """Texts in the joint space, L2-normalised."""
         return F.normalize(self.language_head(self.beit3.text_tokens(tokens)[:, 0]), dim=-1)
 
     def _cls(self, images: Tensor) -> Tensor:
@@ -215,17 +179,16 @@ def enlarged_quarters(images: Tensor) -> list[Tensor]:
 
 
 def build(*, depth: int | None = None, image_size: int = 384) -> Musk:
-    """MUSK with random weights."""
     return Musk(depth=depth or 24, image_size=image_size)
 
 
 def from_upstream(state: Mapping[str, Tensor], *, image_size: int = 384) -> dict[str, Tensor]:
     """The tensors that `build` has; image positions stored for another size are resized."""
     tensors = dict(state)
-    name, side = "beit3.encoder.embed_positions.A.weight", image_size // PATCH
+    name, patches = "beit3.encoder.embed_positions.A.weight", (image_size // PATCH) ** 2
     if name in tensors:
         unused, table = tensors[name].split([2, len(tensors[name]) - 2])
-        tensors[name] = torch.cat([unused, resized_positions(table, rows=side, columns=side)])
+        tensors[name] = torch.cat([unused, resample_positions(table[None], patches, "plain")[0]])
     return tensors
 
 

@@ -24,8 +24,6 @@ CONSTANTS = ("input_conditioner.norm_mean", "input_conditioner.norm_std", "summa
 
 
 class PatchGenerator(nn.Module):
-    """Patches with positions, behind the learned tokens; its tensors carry the published names."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.embedder = nn.Linear(3 * PATCH**2, width, bias=False)
@@ -36,8 +34,7 @@ class PatchGenerator(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         # The linear map of a flat patch (channels first) is a convolution by the same numbers.
-        kernel = self.embedder.weight.reshape(-1, 3, PATCH, PATCH)
-        patches = F.conv2d(images, kernel, stride=PATCH)
+        patches = F.conv2d(images, self.embedder.weight.reshape(-1, 3, PATCH, PATCH), stride=PATCH)
         tokens = (patches + self.positions(patches.shape[-1]).to(patches.dtype)).flatten(2).transpose(1, 2)
         return torch.cat([self.cls_token["token"].expand(len(tokens), -1, -1), tokens], dim=1)
 
@@ -48,8 +45,6 @@ class PatchGenerator(nn.Module):
 
 
 class Radio(nn.Module):
-    """The backbone without its adaptors."""
-
     def __init__(self, *, width: int, heads: int, blocks: int) -> None:
         super().__init__()
         self.patch_generator = PatchGenerator(width)
@@ -58,25 +53,19 @@ class Radio(nn.Module):
             *(Block(width, heads, mlp_ratio=4, qkv_bias=True, norm_layer=norm) for _ in range(blocks))
         )
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.encode_image(images)
-
-    def encode_image(self, images: Tensor, *, output: str = "default") -> Tensor:
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
         """The summary [b, 3 * width] of normalised images [b, 3, side, side]."""
         return self.blocks(self.patch_generator(images))[:, :SUMMARY].flatten(1)
 
     def patch_tokens(self, images: Tensor) -> Tensor:
-        """The tokens behind the class tokens and registers as a map."""
         tokens = self.blocks(self.patch_generator(images))
         return as_grid(tokens, images, prefix=CLASS_TOKENS + REGISTERS, patch=PATCH)
 
 
 def build(*, width: int = 768, heads: int = 12, blocks: int = 12, depth: int | None = None) -> Radio:
-    """The network of one size (base by default) with random weights."""
     return Radio(width=width, heads=heads, blocks=depth or blocks)
 
 
 def from_upstream(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The published tensors under the network's names."""
     bare = {name.removeprefix("radio_model."): tensor for name, tensor in state.items()}
     return {name.removeprefix("model."): tensor for name, tensor in bare.items() if name not in CONSTANTS}

@@ -1,11 +1,11 @@
-"""The encoder that the registry hands out: features as stored, and zero-shot from stored features."""
+"""The network of tiny-vl: a small convolutional image tower, a one-block text tower, one shared space."""
 
 from __future__ import annotations
 
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,15 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from histobench.core.errors import HistobenchError
-from histobench.roi.encoders.base import BasePatchEncoder, PromptEncoder, Prompts
-from histobench.roi.encoders.file_hash import sha256_of
-from histobench.roi.encoders.transform import TransformSpec
-
-# The network: a small convolutional image tower, a one-block text tower, one shared space.
-
-# From any text to numbers: words, and pieces of words hashed into a fixed table.
 
 #: Rows of the embedding table; row 0 is padding, row 1 the start mark that every text begins with.
 TABLE = 4096
@@ -52,10 +43,7 @@ def encode_texts(texts: Sequence[str]) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=20_000)
 def pieces_of(word: str) -> tuple[int, ...]:
-    """The table rows of a word: the word itself, then its beginnings and its runs of four letters.
-
-    Words that share a stem share rows, so `tumour` and `tumours` are close without having been seen.
-    """
+    """The table rows of a word: the word itself, then its beginnings and its runs of four letters."""
     marked = f"<{word[:24]}>"
     parts = [marked, *(marked[start : start + 4] for start in range(max(1, len(marked) - 3)))]
     return tuple(_row(part) for part in dict.fromkeys(parts))[:MAX_PIECES]
@@ -90,25 +78,23 @@ class ImageTower(nn.Module):
         layers: list[nn.Module] = []
         width = 3
         for out, blocks in ((16, 0), (32, 0), (64, 1), (128, 1), (EMBED_DIM, 0)):
-            layers += [
-                nn.Conv2d(width, out, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(out),
-                nn.ReLU(),
-            ]
-            layers += [_Residual(out) for _ in range(blocks)]
+            layers += [nn.Conv2d(width, out, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(out)]
+            layers += [nn.ReLU(), *(_Residual(out) for _ in range(blocks))]
             width = out
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != (NATIVE_SIZE, NATIVE_SIZE):
-            size = (NATIVE_SIZE, NATIVE_SIZE)
-            images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
+            images = _native(images)
         return self.layers(images).mean(dim=(2, 3))
 
     def patch_tokens(self, images: Tensor) -> Tensor:
         """The map before the last stride: 7 x 7, whatever the size of the images."""
-        images = F.interpolate(images, size=(NATIVE_SIZE, NATIVE_SIZE), mode="bilinear", antialias=True)
-        return self.layers[:-3](images)
+        return self.layers[:-3](_native(images))
+
+
+def _native(images: Tensor) -> Tensor:
+    return F.interpolate(images, size=(NATIVE_SIZE, NATIVE_SIZE), mode="bilinear", antialias=True)
 
 
 class TinyTextTower(nn.Module):
@@ -142,8 +128,7 @@ class TinyTextTower(nn.Module):
         query, key, value = (
             self.mix(x).view(count, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         )
-        mask = present[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=present[:, None, None, :])
         return self.join(mixed.transpose(1, 2).reshape(count, length, width))
 
 
@@ -158,6 +143,10 @@ class TinyVL(nn.Module):
         self.text_projection = nn.Linear(96, SHARED_DIM, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(math.log(10.0)))
 
+    def forward(self, images: Tensor, *, output: str = "default") -> Tensor:
+        """Like CONCH's, the features [b, 256] are those before the projection."""
+        return self.image(images)
+
     def project_image(self, features: Tensor) -> Tensor:
         """Un-projected image features [n, 256] in the shared space, L2-normalised [n, 128]."""
         return F.normalize(self.image_projection(features), dim=-1)
@@ -167,70 +156,9 @@ class TinyVL(nn.Module):
         return F.normalize(self.text_projection(self.text(ids)), dim=-1)
 
 
-class TinyVLEncoder(BasePatchEncoder):
-    """Like CONCH, `forward` gives the embedding before the projection; zero-shot projects and normalises."""
-
-    name = "tiny-vl"
-    embed_dim = EMBED_DIM
-    precision = torch.float32
-
-    def __init__(self, transform: TransformSpec, network: TinyVL | None = None) -> None:
-        super().__init__()
-        self.eval_transforms = transform
-        self.network = network or TinyVL()
-        self._prompts = PromptEncoder(self._encode)
-
-    @property
-    def logit_scale(self) -> Tensor:
-        """The factor between cosine similarity and logit."""
-        return self.network.logit_scale.detach().exp()
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Un-projected features [b, 256] of preprocessed images [b, 3, h, w] of any size."""
-        return self.network.image(images)
-
-    @torch.inference_mode()
-    def project_image(self, features: Tensor) -> Tensor:
-        """Stored features [n, 256] in the space shared with text, L2-normalised [n, 128]."""
-        if features.ndim != 2 or features.shape[1] != self.embed_dim:
-            raise HistobenchError(
-                f"tiny-vl features have {self.embed_dim} columns, these have shape {tuple(features.shape)}; "
-                "extract the features with tiny-vl"
-            )
-        weight = self.network.image_projection.weight
-        return self.network.project_image(features.to(device=weight.device, dtype=weight.dtype))
-
-    @torch.inference_mode()
-    def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Any texts in the space shared with images, L2-normalised [k, 128]."""
-        ids = torch.from_numpy(encode_texts(texts)).to(self.network.logit_scale.device)
-        return self.network.encode_text(ids)
-
-    def encode_prompts(self, prompts: Prompts, device: str) -> Tensor:
-        """One L2-normalised text vector per class; a class may have one prompt or an ensemble of them."""
-        self.to(device)
-        return self._prompts(prompts, device)
-
-    @torch.inference_mode()
-    def run_zero_shot(self, texts: Prompts, image_features: Tensor, device: str) -> Tensor:
-        """Class probabilities [n, classes] of stored, un-projected features against the prompts."""
-        text = self.encode_prompts(texts, device)
-        images = self.project_image(image_features.to(device))
-        return (self.logit_scale * images @ text.T).softmax(dim=-1)
-
-    def _encode(self, texts: Sequence[str], device: str) -> Tensor:
-        del device  # the network is there already
-        return self.encode_text(texts)
+def build(*, depth: int | None = None) -> TinyVL:
+    return TinyVL()
 
 
-def load_tiny_vl(weights: Path, transform: TransformSpec) -> TinyVLEncoder:
-    """The encoder with the weights of a safetensors file (stored in half precision, run in single)."""
-    from safetensors.torch import load_file
-
-    encoder = TinyVLEncoder(transform)
-    if not encoder.network.logit_scale.is_meta:  # on the meta device only the shapes are wanted
-        if not weights.is_file():
-            raise HistobenchError(f"{weights} is missing; install histobench again")
-        encoder.network.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
-        encoder.identity = {"weights": f"sha256:{sha256_of(weights)}"}
-    return encoder.eval()
+def load_tokenizer(files: Mapping[str, Path]) -> Callable[[Sequence[str]], Tensor]:
+    return lambda texts: torch.from_numpy(encode_texts(texts))

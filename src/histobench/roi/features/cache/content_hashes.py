@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -23,6 +21,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import ImageRef, Stamp, locate
 from histobench.roi.data.image_table import ImageTable
 from histobench.roi.data.roi_dataset import SPLITS, RoiDataset, RoiImage
+from histobench.roi.features.cache.row_cache import KEY_BYTES
 from histobench.roi.features.loading.job import Failure, Hashed
 from histobench.roi.features.loading.loader import Hashing, Pool
 
@@ -34,7 +33,8 @@ AT_ONCE = 500
 
 #: Files that are looked at before the workers get to hash them.
 PORTION = 2048
-_UNREADABLE = bytes(32)
+#: The hash of an image that cannot be read.
+_UNREADABLE = bytes(KEY_BYTES)
 
 
 class ContentHashes:
@@ -42,7 +42,6 @@ class ContentHashes:
 
     def __init__(self, folder: Path) -> None:
         self._base: sqlite3.Connection | None = None
-        self._writing: threading.Thread | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "content-hashes.sqlite"
@@ -56,7 +55,6 @@ class ContentHashes:
 
     def known(self, refs: Sequence[ImageRef]) -> Iterator[list[Hashed | None]]:
         """Portion by portion, stamp and hash of each image whose file is still what it was."""
-        self._finish()
         names = [_full_name(ref.file) for ref in refs]
         kept = self._rows(list(dict.fromkeys(names)))
         for start in range(0, len(refs), PORTION):
@@ -72,11 +70,7 @@ class ContentHashes:
             ]
 
     def remember(self, hashed: Iterable[tuple[ImageRef, Hashed]], *, began: int) -> None:
-        """Keep hashes with the stamps taken before reading, which `began` at this time.
-
-        Files changed a moment before that, or since, are not trusted. Writing goes on beside the caller's
-        work, until `close`.
-        """
+        """Keep hashes with stamps taken before reading; files that changed just before are not trusted."""
         if self._base is None:
             return
         rows = [
@@ -84,21 +78,13 @@ class ContentHashes:
             for ref, (stamp, sha) in hashed
             if began - max(stamp[1], stamp[2]) > SETTLED_NS
         ]
-        self._finish()
-        self._writing = threading.Thread(target=_insert, name="histobench-hashes", args=(self._base, rows))
-        self._writing.start()
+        with suppress(sqlite3.Error), self._base:  # a full disk costs time here, not correctness
+            self._base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def close(self) -> None:
-        """Let go of the file, with everything written."""
-        self._finish()
         if self._base is not None:
             self._base.close()
             self._base = None
-
-    def _finish(self) -> None:
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
 
     def _rows(self, files: Sequence[str]) -> dict[tuple[str, int], tuple[int, int, int, int, bytes]]:
         """What is remembered of some files; many at a time, because one question per file would be felt."""
@@ -127,24 +113,13 @@ def _full_name(file: str) -> str:
     return os.path.abspath(file)
 
 
-def _insert(base: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    try:
-        with base:
-            base.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-    except sqlite3.Error:
-        pass  # a full disk costs time here, not correctness
-
-
 def stamp_of(ref: ImageRef) -> Stamp | None:
-    """The stamp of the file that holds an image, None when there is no file."""
     try:
         return ref.stamp()
     except OSError:
         return None
 
 
-#: Bytes of a content hash; that of an image that cannot be read is 0.
-KEY_BYTES = 32
 #: Images that are looked at together: what is known of each takes a kilobyte until its hash is noted.
 LOOKED_AT = 1 << 17
 
@@ -183,46 +158,31 @@ class Order:
 
     def __init__(self, keys: Keys) -> None:
         self._keys, self._bits = keys, len(keys).bit_length()
-        self._packed = np.empty(len(keys), np.uint64)
-        for start in range(0, len(keys), LOOKED_AT):
-            part = np.ascontiguousarray(keys.data[start : start + LOOKED_AT, :8]).view(">u8").ravel()
-            places = np.arange(start, start + len(part), dtype=np.uint64)
-            self._packed[start : start + len(part)] = (
-                part.astype(np.uint64) >> self._bits << self._bits | places
-            )
+        self._packed = np.ascontiguousarray(keys.data[:, :8]).view(">u8").ravel().astype(np.uint64)
+        self._packed >>= np.uint64(self._bits)
+        self._packed <<= np.uint64(self._bits)
+        self._packed |= np.arange(len(keys), dtype=np.uint64)
         self._packed.sort()
-        for at in self.ties().tolist():
-            while at >= 0 and self._first(at) == self._first(at + 1) and keys[self[at]] > keys[self[at + 1]]:
-                self._packed[at : at + 2] = self._packed[at : at + 2][::-1].copy()
-                at -= 1
 
-    def __getitem__(self, at: int) -> int:
-        return int(self._packed[at]) & ((1 << self._bits) - 1)
-
-    def places(self, at: slice | NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the places of some keys."""
+    def places(self, at: slice | NDArray[np.bool_]) -> NDArray[np.uint64]:
         return np.asarray(self._packed[at] & np.uint64((1 << self._bits) - 1))
 
-    def ties(self) -> NDArray[np.int64]:
-        """Return the numbers of those whose successor begins like them; few do by chance."""
-        found = [np.empty(0, np.int64)]
-        for start in range(0, len(self._packed), LOOKED_AT):
-            firsts = self._packed[start : start + LOOKED_AT + 1] >> self._bits
-            found.append(start + np.flatnonzero(firsts[1:] == firsts[:-1]))
-        return np.concatenate(found)
+    def alike(self) -> NDArray[np.uint64]:
+        """The places of keys that begin like another one; few do by chance."""
+        firsts = self._packed >> np.uint64(self._bits)
+        same = np.zeros(len(firsts) + 1, np.bool_)
+        same[1:-1] = firsts[1:] == firsts[:-1]
+        return self.places(same[1:] | same[:-1])
 
     def find(self, key: bytes) -> int | None:
-        """Return the place of a key."""
         first = int.from_bytes(key[:8], "big") >> self._bits
-        at = bisect_left(self._packed, first << self._bits)
-        while at < len(self._packed) and self._first(at) == first:
-            if self._keys[self[at]] == key:
-                return self[at]
+        at = int(self._packed.searchsorted(np.uint64(first << self._bits)))
+        while at < len(self._packed) and int(self._packed[at]) >> self._bits == first:
+            place = int(self._packed[at]) & ((1 << self._bits) - 1)
+            if self._keys[place] == key:
+                return place
             at += 1
         return None
-
-    def _first(self, at: int) -> int:
-        return int(self._packed[at]) >> self._bits
 
 
 @dataclass(frozen=True)
@@ -241,26 +201,20 @@ class Contents:
 
     @cached_property
     def readable(self) -> NDArray[np.bool_]:
-        """Whether each image can be read."""
         return np.asarray(self.keys.data.any(axis=1))
 
     @cached_property
     def copies(self) -> list[list[int]]:
         """The numbers of readable images with one content, where several have it."""
-        order = Order(self.keys)
-        same = order.ties()
         found: dict[bytes, list[int]] = {}
-        for row in dict.fromkeys(order.places(np.column_stack([same, same + 1]).ravel()).tolist()):
+        for row in Order(self.keys).alike().tolist():
             if self.readable[row]:
                 found.setdefault(self.keys[row], []).append(row)
-        return sorted(sorted(rows) for rows in found.values() if len(rows) > 1)
+        return sorted(rows for rows in found.values() if len(rows) > 1)
 
 
 class Refs(Mapping[bytes, ImageRef]):
-    """Where the bytes with a content hash are: in the first image of a dataset that has them.
-
-    What is not `known` is looked up in the dataset.
-    """
+    """Where the bytes with a content hash are: in the first image of a dataset that has them."""
 
     def __init__(self, contents: Contents, known: Mapping[bytes, ImageRef] | None = None) -> None:
         self._known = known or {}
@@ -310,7 +264,6 @@ class HashInventory:
     hashes: ContentHashes
 
     def close(self) -> None:
-        """Wait until the hashes are remembered."""
         self.hashes.close()
 
 
@@ -334,8 +287,7 @@ def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> HashInvento
                     found[place] = result
                     if len(data) <= LOOKED_AT:
                         known.setdefault(result, ref)
-            packed = np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
-            data[done : done + len(paths)] = packed
+            data[done : done + len(paths)] = np.frombuffer(b"".join(found), np.uint8).reshape(-1, KEY_BYTES)
             done += len(paths)
     except BaseException:
         table.close()
@@ -345,7 +297,6 @@ def take_inventory(dataset: RoiDataset, pool: Pool, memory: Path) -> HashInvento
 
 
 def content_keys(paths: Sequence[Path], pool: Pool, memory: Path) -> list[bytes]:
-    """The hash of every file; one that cannot be read is an error."""
     _, refs, unreadable = _located(paths)
     if unreadable:
         raise HistobenchError(next(iter(unreadable.values())))
@@ -358,7 +309,6 @@ def content_keys(paths: Sequence[Path], pool: Pool, memory: Path) -> list[bytes]
 
 
 def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict[Path, str]]:
-    """Which images there are and where their bytes are, and why the others cannot be found."""
     places: list[int] = []
     refs: list[ImageRef] = []
     unreadable: dict[Path, str] = {}
@@ -372,7 +322,6 @@ def _located(paths: Sequence[Path]) -> tuple[Sequence[int], list[ImageRef], dict
 
 
 def _hashes(refs: Sequence[ImageRef], pool: Pool, table: ContentHashes) -> list[bytes | Failure]:
-    """The hash of each image, or why it cannot be read."""
     hashing = Hashing(pool)
     began = time.time_ns()
     results: list[bytes | Failure | None] = []
@@ -383,12 +332,10 @@ def _hashes(refs: Sequence[ImageRef], pool: Pool, table: ContentHashes) -> list[
         hashing.put([refs[at] for at in new])
         unknown += new
     found = hashing.results()
+    new_ones = []
     for at, result in zip(unknown, found, strict=True):
         results[at] = result if isinstance(result, Failure) else result[1]
-    new_ones = [
-        (refs[at], result)
-        for at, result in zip(unknown, found, strict=True)
-        if not isinstance(result, Failure)
-    ]
+        if not isinstance(result, Failure):
+            new_ones.append((refs[at], result))
     table.remember(new_ones, began=began)
     return [result for result in results if result is not None]

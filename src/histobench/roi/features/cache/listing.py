@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histobench.core.errors import HistobenchError
-from histobench.core.files import read_plain_text, write_json
-from histobench.core.plain_data import parse_json
+from histobench.core.files import read_note, write_json
 from histobench.roi.features.cache.row_cache import is_intact, read_keys, shard_files
 
 
@@ -43,17 +42,14 @@ def record_set(root: Path, name: str, metadata: Mapping[str, Any], path: Path, i
 
 
 def cached_encoders(root: Path) -> list[CachedEncoder]:
-    """Everything in the cache, the most recently used first."""
     sets: dict[str, list[str]] = {}
     for file in sorted((root / "sets").glob("*.json")):
-        note = _read_json(file)
+        note = read_note(file) or {}
         sets.setdefault(str(note.get("encoder_fingerprint")), []).append(
             f"{note.get('dataset')}/{note.get('split')}"
         )
-    found = []
-    for folder in sorted((root / "features").glob("*")):
-        if (folder / "encoder.json").is_file():
-            found.append(_cached_encoder(folder, sets.get(folder.name, [])))
+    folders = [note.parent for note in sorted((root / "features").glob("*/encoder.json"))]
+    found = (_cached_encoder(folder, sets.get(folder.name, [])) for folder in folders)
     return sorted(found, key=lambda item: -item.last_used)
 
 
@@ -73,7 +69,7 @@ def remove(root: Path, entries: Sequence[CachedEncoder]) -> int:
     """Delete rows and the notes of their feature sets (never the feature files); gives the bytes freed."""
     gone = {item.fingerprint for item in entries}
     for file in (root / "sets").glob("*.json"):
-        if _read_json(file).get("encoder_fingerprint") in gone:
+        if (read_note(file) or {}).get("encoder_fingerprint") in gone:
             file.unlink(missing_ok=True)
     for item in entries:
         shutil.rmtree(item.folder)
@@ -81,20 +77,18 @@ def remove(root: Path, entries: Sequence[CachedEncoder]) -> int:
 
 
 def damaged_shards(entries: Sequence[CachedEncoder]) -> list[Path]:
-    """The shards whose content is no longer what was written."""
     files = (path for item in entries for path in shard_files(item.folder))
     return [path for path in files if path.exists() and not is_intact(path)]
 
 
 def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
-    description = _read_json(folder / "encoder.json")
+    description = read_note(folder / "encoder.json") or {}
     transform = description.get("transform")
     images = 0
     for path in shard_files(folder):
-        try:
-            images += len(read_keys(path).keys)
-        except (HistobenchError, OSError):
-            continue  # `verify` is there to find it
+        with contextlib.suppress(HistobenchError, OSError):  # `verify` is there to find it
+            shard = read_keys(path)
+            images += len(shard.keys) if shard else 0
     return CachedEncoder(
         fingerprint=folder.name,
         folder=folder,
@@ -107,11 +101,3 @@ def _cached_encoder(folder: Path, sets: Sequence[str]) -> CachedEncoder:
         last_used=(folder / "encoder.json").stat().st_mtime,
         sets=tuple(sorted(set(sets))),
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_plain_text(path))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

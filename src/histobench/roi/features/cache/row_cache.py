@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,6 @@ DECODER = f"pillow {PIL.__version__}"
 LARGEST_HEADER = 100_000_000
 
 
-class DamagedShardError(HistobenchError):
-    """A shard whose content is proved not to be what was written."""
-
-
 @dataclass(frozen=True)
 class RowShard:
     """`rows[i]` are the features of the image with the content hash `keys[i]`; `bad` could not be decoded."""
@@ -89,17 +85,14 @@ def write_shard(
     return target
 
 
-def read_keys(path: Path) -> RowShard:
-    """The keys of a shard without its rows.
-
-    `DamagedShardError` only where the checksum proves it; what cannot be read now is another error.
-    """
+def read_keys(path: Path) -> RowShard | None:
+    """The keys of a shard without its rows; None where the checksum proves it damaged."""
     try:
         return patiently(lambda: _head(path))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if is_intact(path):
             raise HistobenchError(f"the cache file {path} is of another version: {error}") from error
-        raise DamagedShardError(f"the cache file {path} is damaged: {error}") from error
+        return None
 
 
 def read_shard(path: Path) -> RowShard:
@@ -121,16 +114,10 @@ def read_shard(path: Path) -> RowShard:
 
 def is_intact(path: Path) -> bool:
     """Whether the content still is what the name says; a file that cannot be read now is an error."""
-
-    def digest() -> str:
-        with open(path, "rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-
-    return patiently(digest) == path.stem
+    return hashlib.sha256(read_bytes(path)).hexdigest() == path.stem
 
 
 def remove_damaged(path: Path) -> None:
-    """Remove a shard that was seen to be damaged; its rows are computed again."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -180,7 +167,6 @@ GENERATION = "generation"
 
 
 def is_cached(root: Path, description: Mapping[str, Any]) -> bool:
-    """Whether the cache has features of an encoder that is described like this."""
     return (root / "features" / fingerprint(description) / "encoder.json").is_file()
 
 
@@ -217,15 +203,12 @@ class RowCache:
         known = set(self._shards)
         for path in shard_files(self.folder):
             if path not in known:
-                try:
-                    shard = read_keys(path)
-                except DamagedShardError:
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    if shard := read_keys(path):
+                        self._remember(path, shard.keys, shard.bad)
+                        continue
                     with contextlib.suppress(HistobenchError):
                         remove_damaged(path)  # its rows will be computed again
-                    continue
-                except FileNotFoundError:  # removed since it was listed
-                    continue
-                self._remember(path, shard.keys, shard.bad)
 
     def gather(self, keys: Sequence[bytes], out: NDArray[np.float32]) -> None:
         """Copy the rows of `keys` to `out`, reading each shard once."""
@@ -240,7 +223,6 @@ class RowCache:
             out[targets] = rows[sources]
 
     def files_of(self, keys: Sequence[bytes]) -> set[Path]:
-        """The shards in which the rows of `keys` are, as far as there are any."""
         return {self._shards[self.rows[key][0]] for key in keys if key in self.rows}
 
     def discard(self, generation: str) -> None:
@@ -273,16 +255,11 @@ class RowCache:
         return read_note(self.folder / f"{name}.json") or {}
 
     def decide_once(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """What is decided from now on: `value`, unless another process was first.
-
-        Two that start together and find different things so go on with the same.
-        """
-        if not create_json(self.folder / f"{name}.json", dict(value)):
-            return self.decision(name) or dict(value)
-        return dict(value)
+        """What is decided from now on: `value`, unless another process was first."""
+        is_new = create_json(self.folder / f"{name}.json", dict(value))
+        return dict(value) if is_new else self.decision(name) or dict(value)
 
     def decide(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write a decision down, so that a run that goes on decides in the same way."""
         write_json(self.folder / f"{name}.json", dict(value))
 
     def _remember(self, path: Path, keys: Sequence[bytes], bad: Mapping[bytes, str]) -> None:
@@ -304,37 +281,23 @@ class ShardWriter:
     """A thread that adds shards to caches; an error in it is raised by the next call."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[
-            tuple[RowCache, Sequence[bytes], NDArray[np.float32], Mapping[bytes, str]] | None
-        ]
-        self._queue = queue.Queue(WAITING)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="histobench-write", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="histobench-write")
+        self._writing: deque[Future[None]] = deque()
 
     def put(
         self, cache: RowCache, keys: Sequence[bytes], rows: NDArray[np.float32], bad: Mapping[bytes, str]
     ) -> None:
+        while len(self._writing) > WAITING:
+            self._writing.popleft().result()
         self.check()
-        self._queue.put((cache, keys, rows, bad))
+        self._writing.append(self._thread.submit(cache.add, keys, rows, bad))
 
     def close(self) -> None:
         """Wait until everything is on disk."""
-        self._queue.put(None)
-        self._thread.join()
+        self._thread.shutdown()
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong with an earlier shard."""
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if self._error is not None:
-                continue
-            try:
-                cache, keys, rows, bad = item
-                cache.add(keys, rows, bad)
-            except BaseException as error:
-                self._error = error
+        for future in self._writing:
+            if future.done():
+                future.result()

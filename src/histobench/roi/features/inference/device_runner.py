@@ -23,7 +23,6 @@ from histobench.roi.features.inference.forward import Forward, pin
 from histobench.roi.features.inference.shards import Lane, Shard, compute
 from histobench.roi.features.inference.tuning import (
     PROMISED,
-    Exactness,
     cpu_batch,
     largest_batch,
     least_cosine,
@@ -63,7 +62,6 @@ class EncoderState:
         return str(self.record.get("precision", self.precision))
 
     def note(self, **values: Any) -> None:
-        """Add to the job's record, on disk."""
         self.record.update(values)
         if self.job:
             self.cache.decide(self.job, self.record)
@@ -72,10 +70,7 @@ class EncoderState:
 def make_ready(
     state: EncoderState, settings: Settings, device: str, images: int = 0, sample: Sequence[ImageRef] = ()
 ) -> Forward:
-    """Put the network of an encoder on a device, and decide what is not decided yet for a job of `images`.
-
-    A low precision is tried on `sample`, some of the images.
-    """
+    """Put a network on a device, and decide what is not decided yet for a job of `images`."""
     transform = state.encoder.eval_transforms
     state.shape = shape = shape_of(transform, sample)
     dtype = torch.uint8 if isinstance(transform, TransformSpec) else torch.float32
@@ -90,7 +85,7 @@ def make_ready(
         forward.fold()
     if "batch" not in state.record:
         if asked == "auto":
-            forward.batch = largest_batch(forward, shape, dtype)
+            forward.batch = largest_batch(forward, shape, dtype, images)
         if torch.device(device).type == "cpu":
             forward.batch = min(forward.batch, cpu_batch())
         # A batch larger than the job would be mostly padding.
@@ -114,7 +109,8 @@ def _permitted(state: EncoderState, device: str, sample: Sequence[ImageRef]) -> 
         return asked
     forward = Forward(state.encoder, device=device, precision=asked, batch=TRIAL_BATCH)
     forward.fold()
-    cosine = least_cosine(forward, torch.from_numpy(np.stack(arrays)))
+    pixels = torch.from_numpy(np.stack(arrays))
+    cosine = least_cosine(forward, pixels, forward.start(pixels, len(pixels)))
     if cosine >= PROMISED[asked]:
         return asked
     log.warning(
@@ -130,10 +126,7 @@ def _permitted(state: EncoderState, device: str, sample: Sequence[ImageRef]) -> 
 
 
 class DeviceRunner:
-    """Encoders that are ready on one device, by their places in a plan, with the workers that load images.
-
-    If it is `tolerant`, an encoder that fails is noted in `failures`, and the others go on.
-    """
+    """Encoders that are ready on one device, by their places in a plan; if `tolerant`, failures are noted."""
 
     def __init__(
         self, states: Mapping[int, EncoderState], device: str, pool: Pool, *, tolerant: bool = False
@@ -152,14 +145,12 @@ class DeviceRunner:
         self._pool = pool
 
     def forward(self, place: int) -> Forward:
-        """Return the network of an encoder."""
         forward = self.states[place].forward
         assert forward is not None
         return forward
 
     @property
     def seconds(self) -> dict[int, float]:
-        """How long the device has spent in each encoder so far."""
         return {place: self.forward(place).seconds for place in self.states}
 
     def lacking(self, shards: Sequence[Shard]) -> list[Shard]:
@@ -188,9 +179,8 @@ class DeviceRunner:
         """Compute the shards; gives back the bad images and why they are bad."""
         lanes = {}
         for place, state in self.states.items():
-            exactness = Exactness(state.record.get("exactness"))
-            exactness.on_measured = lambda record, state=state: state.note(exactness=record)
-            lanes[place] = Lane(self.forward(place), state.cache, self._pixels[place], exactness)
+            note = None if state.record.get("exactness") is not None else state.note
+            lanes[place] = Lane(self.forward(place), state.cache, self._pixels[place], note)
         try:
             bad = compute(
                 shards,
@@ -222,7 +212,6 @@ class DeviceRunner:
         return bad
 
     def close(self) -> None:
-        """Let go of the workers, and of the memory that is locked for the device."""
         self._let_go()
         self._pool.close()
 
@@ -246,10 +235,7 @@ class DeviceRunner:
 
 
 def distinct(transforms: Sequence[Transform]) -> tuple[list[Transform], list[int]]:
-    """The transforms that give different pixels, and which of them each encoder uses.
-
-    Mean and standard deviation are applied on the device, so they do not count.
-    """
+    """The transforms that give different pixels (mean and deviation aside), and which each encoder uses."""
     chosen: list[Transform] = []
     known: dict[Any, int] = {}
     positions = []
@@ -280,8 +266,6 @@ def shape_of(transform: Transform, sample: Sequence[ImageRef] = ()) -> tuple[int
     """The shape of what a transform gives for an image of the sample, else for one of 256 x 256 pixels."""
     if isinstance(transform, TransformSpec):
         return transform.crop, transform.crop, 3
-    for ref in sample:
-        array = transformed(ref, transform)
-        if array is not None:
-            return tuple(array.shape)
-    return tuple(np.asarray(transform(Image.new("RGB", (256, 256)))).shape)
+    found = (array for ref in sample if (array := transformed(ref, transform)) is not None)
+    array = next(found, None)
+    return tuple((np.asarray(transform(Image.new("RGB", (256, 256)))) if array is None else array).shape)

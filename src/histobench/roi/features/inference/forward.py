@@ -6,10 +6,11 @@ import copy
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,23 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from histobench.core.errors import HistobenchError, did_you_mean
+from histobench.core.errors import HistobenchError
 from histobench.core.folders import cache_dir
-from histobench.roi.encoders.base import BasePatchEncoder
+from histobench.roi.encoders.base import PRECISIONS, BasePatchEncoder
 from histobench.roi.encoders.transform import TransformSpec
-
-# Batch normalisation fused into the convolutions before it: the same function with less to move.
 
 #: The largest difference, relative to the largest feature, that rounding may make.
 TOLERANCE = 1e-4
 
 
 def fused(encoder: nn.Module, images: Tensor) -> nn.Module | None:
-    """A copy of a frozen network without its batch normalisations, or None when that changes the features.
-
-    Which convolution feeds which normalisation is seen in a run over `images`; whether the copy computes
-    the same is checked on the same images.
-    """
+    """A copy of a frozen network without its batch normalisations, or None when that changes the features."""
     with torch.no_grad():
         pairs = _pairs(encoder, images)
         if not pairs:
@@ -42,43 +37,31 @@ def fused(encoder: nn.Module, images: Tensor) -> nn.Module | None:
         for convolution, norm in pairs:
             _fold(twin, convolution, norm)
         expected, got = encoder(images), twin(images)
-    difference = (got - expected).abs().max()
-    return twin if bool(difference <= TOLERANCE * expected.abs().max()) else None
+    return twin if bool((got - expected).abs().max() <= TOLERANCE * expected.abs().max()) else None
 
 
 def _pairs(network: nn.Module, images: Tensor) -> list[tuple[str, str]]:
     """Names of (convolution, normalisation) where the one's output is the other's input, each used once."""
     outputs: dict[int, tuple[str, Tensor]] = {}
     found: list[tuple[str, str]] = []
-    calls: dict[str, int] = {}
-    hooks = []
+    calls: Counter[str] = Counter()
 
-    def after_convolution(name: str) -> Any:
-        def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            outputs[id(output)] = (name, output)  # kept, so that no other tensor gets its identity
+    def after_convolution(name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        calls[name] += 1
+        outputs[id(output)] = (name, output)  # kept, so that no other tensor gets its identity
 
-        return note
+    def before_norm(name: str, module: nn.Module, inputs: Any) -> None:
+        calls[name] += 1
+        if source := outputs.get(id(inputs[0])):
+            found.append((source[0], name))
 
-    def before_norm(name: str) -> Any:
-        def note(module: nn.Module, inputs: Any) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            source = outputs.get(id(inputs[0]))
-            if source is not None:
-                found.append((source[0], name))
-
-        return note
-
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Conv2d):
-            hooks.append(module.register_forward_hook(after_convolution(name)))
-        elif _is_norm(module):
-            hooks.append(module.register_forward_pre_hook(before_norm(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in network.named_modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_hook(partial(after_convolution, name)))
+            elif _is_norm(module):
+                hooks.enter_context(module.register_forward_pre_hook(partial(before_norm, name)))
         network(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
     sources = [source for source, _ in found]
     return [
         (source, norm)
@@ -113,19 +96,10 @@ def _fold(network: nn.Module, convolution: str, norm: str) -> None:
     setattr(network.get_submodule(parent), last, rest)
 
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 def resolve_precision(asked: str, recommended: torch.dtype, device: str) -> str:
-    """`auto` is what the encoder's authors recommend on a GPU, and fp32 elsewhere.
-
-    >>> resolve_precision("auto", torch.float16, "cpu")
-    'fp32'
-    """
+    """`auto` is what the encoder's authors recommend on a GPU, and fp32 elsewhere."""
     if asked in PRECISIONS:
         return asked
-    if asked != "auto":
-        raise HistobenchError(f"unknown precision {asked!r}; {did_you_mean(asked, ['auto', *PRECISIONS])}")
     if torch.device(device).type != "cuda":
         return "fp32"
     name = next((key for key, dtype in PRECISIONS.items() if dtype == recommended), "fp32")
@@ -191,7 +165,6 @@ class PixelEncoder(nn.Module):
             self.register_buffer("std", torch.tensor(transform.std).view(3, 1, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """float32 features [b, d]."""
         run, images = self.encoder.patch_tokens if self.tokens else self.encoder, pixels
         if self.takes_pixels:
             images = (pixels.movedim(-1, -3).to(torch.float32).div(255.0) - self.mean) / self.std
@@ -209,11 +182,9 @@ class Pending:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the features are there without waiting."""
         return self.ready is None or bool(self.ready.query())
 
     def result(self) -> Tensor:
-        """The features [count, d] in host memory."""
         if self.ready is not None:
             self.ready.synchronize()
         # By NumPy: torch would wake its threads for this, and they spin on the cores that decode images.
@@ -282,7 +253,10 @@ class Forward:
         parts: list[tuple[Tensor, int]] = []
         position = 0
         began = time.perf_counter()
-        events = self._events()
+        events: Any = None
+        if self._cuda:
+            events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            events[0].record()
         while position < count:
             piece = pixels[position : min(position + self.batch, count)]
             features = self._survive(piece)
@@ -309,18 +283,10 @@ class Forward:
             return self._run(pixels)
 
     def finish(self, pending: Pending) -> Tensor:
-        """The features of a batch, and the note of how long they took."""
         features = pending.result()
         if pending.timed is not None:
             self.seconds += pending.timed[0].elapsed_time(pending.timed[1]) / 1000
         return features
-
-    def _events(self) -> Any:
-        if not self._cuda:
-            return None
-        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        events[0].record()
-        return events
 
     def _survive(self, piece: Tensor) -> Tensor | None:
         """One step, or None after memory ran out and the batch was halved."""
@@ -328,7 +294,12 @@ class Forward:
             return self._step(piece)
         except (Exception, SystemExit) as error:
             if is_out_of_memory(error) and self.batch > 1:
-                self._shrink(len(piece))
+                self.batch = max(1, min(self.batch, len(piece) if len(piece) > 1 else self.batch) // 2)
+                log.warning(
+                    "%s: out of memory on %s; the batch is now %d", self.name, self.device, self.batch
+                )
+                if self._cuda:
+                    torch.cuda.empty_cache()
                 return None
             if is_out_of_memory(error):
                 raise HistobenchError(
@@ -347,12 +318,6 @@ class Forward:
             raise HistobenchError(
                 f"{self.name} fails on a batch of shape {tuple(piece.shape)}: {type(error).__name__}: {error}"
             ) from error
-
-    def _shrink(self, images: int) -> None:
-        self.batch = max(1, min(self.batch, images if images > 1 else self.batch) // 2)
-        log.warning("%s: out of memory on %s; the batch is now %d", self.name, self.device, self.batch)
-        if self._cuda:
-            torch.cuda.empty_cache()
 
     def _step(self, piece: Tensor) -> Tensor:
         with arithmetic(self.device, self.precision):
@@ -396,7 +361,6 @@ class Forward:
 
 
 def is_cnn(encoder: nn.Module) -> bool:
-    """Whether most of the network's work is in convolutions."""
     modules = list(encoder.modules())
     convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
     linear = sum(isinstance(module, nn.Linear) for module in modules)
@@ -404,7 +368,6 @@ def is_cnn(encoder: nn.Module) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory has run out, on any device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from histobench.core.progress import Progress
 from histobench.roi.data.image_ref import ImageRef
 from histobench.roi.features.cache.row_cache import RowCache, ShardWriter
 from histobench.roi.features.inference.forward import Forward, Pending
-from histobench.roi.features.inference.tuning import Exactness
+from histobench.roi.features.inference.tuning import exactness_of
 from histobench.roi.features.loading.job import Failure
 from histobench.roi.features.loading.loader import Batch, Loader, LoadRequest
 
@@ -43,12 +43,9 @@ def shard_size(batch: int, *, on_cpu: bool = False) -> int:
 
 
 def plan_shards(missing: Iterable[Sequence[bytes]], size: int) -> list[Shard]:
-    """Cut each encoder's missing images into shards; encoders that miss the same shard share its decoding.
+    """Cut missing images into shards; encoders that miss the same shard share its decoding.
 
-    The cut is such that a run that was killed is cut in the same places when it goes on: what is left of a
-    list of whole shards is a list of whole shards. So every image meets the same neighbours, and the
-    features come out the same to the last bit.
-    """
+    What is left of a killed run is cut in the same places: features come out the same to the last bit."""
     sharing: dict[Any, list[int]] = {}
     for encoder, keys in enumerate(missing):
         for start in range(0, len(keys), size):
@@ -61,20 +58,19 @@ def plan_shards(missing: Iterable[Sequence[bytes]], size: int) -> list[Shard]:
 IN_FLIGHT = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lane:
     """One encoder in the loop: its network, its cache, and which of the loader's arrays it reads."""
 
     forward: Forward
     cache: RowCache
     pixels: int
-    exactness: Exactness
+    #: Told how far its first features are from the plain path's; None once that is known.
+    on_exactness: Callable[..., None] | None
 
 
 @dataclass
 class _Work:
-    """A shard that is being computed."""
-
     shard: Shard
     left: int
     decode_only: bool | None = None
@@ -94,9 +90,7 @@ def compute(
 ) -> dict[bytes, str]:
     """Fill the caches with the shards' rows; gives back the images that could not be used, and why.
 
-    With `stop_at_bad`, once a bad image is known, shards that are not begun are only decoded: soon every bad
-    image can be reported, and what was begun is not lost.
-    """
+    With `stop_at_bad`, once one is bad, shards not begun are only decoded: soon every bad image is known."""
     bad: dict[bytes, str] = {}
     writer = ShardWriter()
     begun: dict[int, _Work] = {}
@@ -144,7 +138,9 @@ def _start(work: _Work, batch: Batch, lanes: Mapping[int, Lane]) -> list[Pending
         lane = lanes[encoder]
         pixels = torch.from_numpy(batch.pixels[lane.pixels])
         pending = lane.forward.start(pixels, batch.count)
-        lane.exactness.look(lane.forward, pixels[: batch.count], pending)
+        if lane.on_exactness and (found := exactness_of(lane.forward, pixels[: batch.count], pending)):
+            lane.on_exactness(exactness=found)
+            lane.on_exactness = None
         started.append(pending)
     return started
 
@@ -164,7 +160,10 @@ def _land(
     for position, (encoder, item) in enumerate(zip(work.shard.encoders, pending, strict=False)):
         forward = lanes[encoder].forward
         features = forward.finish(item).numpy()[good]
-        _check_finite(features, [batch.request.refs[row] for row in good], forward)
+        if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
+            name = batch.request.refs[good[bad[0]]].name
+            advice = "use `precision` fp32" if forward.precision != "fp32" else "are the weights damaged?"
+            raise HistobenchError(f"{forward.name} gives NaN or infinite features for {name}; {advice}")
         work.rows[position].append(features)
     work.failures.update({keys[row]: failure for row, failure in batch.failures.items()})
     loader.release(batch)
@@ -176,16 +175,7 @@ def _land(
 
 
 def _write(work: _Work, keys: Sequence[bytes], lanes: Mapping[int, Lane], writer: ShardWriter) -> None:
-    """Have the rows of `keys`, the first images of a shard, written."""
     done = [key for key in keys if key not in work.failures]
     lasting = {key: item.reason for key, item in work.failures.items() if item.lasting}
     for encoder, rows in zip(work.shard.encoders, work.rows, strict=True):
         writer.put(lanes[encoder].cache, done, np.concatenate(rows)[: len(done)], lasting)
-
-
-def _check_finite(rows: np.ndarray, refs: Sequence[ImageRef], forward: Forward) -> None:
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        name = refs[int((~finite).argmax())].name
-        advice = "use `precision` fp32" if forward.precision != "fp32" else "are the weights damaged?"
-        raise HistobenchError(f"{forward.name} gives NaN or infinite features for {name}; {advice}")

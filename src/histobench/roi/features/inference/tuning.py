@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from histobench.roi.features.inference.forward import Forward, Pending, is_out_of_memory
+from histobench.roi.features.inference.forward import Forward, Pending
 
 LARGEST = 1024
 SMALLEST = 8
@@ -21,32 +21,33 @@ def cpu_batch() -> int:
     return min(64, max(8, 1 << (4 * torch.get_num_threads() - 1).bit_length()))
 
 
-def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """The largest power of two that fits into the device's memory, with room to spare."""
+def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, images: int) -> int:
+    """The largest power of two that fits into the device's memory with room to spare, as far as it is needed.
+
+    The memory of a few images tells how many fit: preparing a CNN for another batch size takes seconds.
+    """
     if torch.device(forward.device).type != "cuda":
         return cpu_batch()
-    best, batch = SMALLEST, SMALLEST
-    while batch <= LARGEST:
-        forward.batch = batch
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(forward.device)
-        try:
-            pixels = torch.zeros((batch, *shape), dtype=dtype)
-            forward.finish(forward.start(pixels, batch))
-        except Exception as error:
-            if is_out_of_memory(error):
-                break
-            raise
-        if forward.batch < batch:  # it ran out of memory and was halved
-            break
-        best = batch
-        free, total = torch.cuda.mem_get_info(forward.device)
-        used = torch.cuda.max_memory_allocated(forward.device)
-        if 2.2 * used > free + torch.cuda.memory_reserved(forward.device) or 2 * used > 0.8 * total:
-            break
+    before = torch.cuda.memory_allocated(forward.device)
+    each = (_peak(forward, shape, dtype, SMALLEST) - before) / SMALLEST
+    free, total = torch.cuda.mem_get_info(forward.device)
+    room = min((free + torch.cuda.memory_reserved(forward.device)) / 1.1, 0.8 * total)
+    batch = SMALLEST
+    while batch < min(LARGEST, images) and 2 * (before + batch * each) <= room:
         batch *= 2
+    if batch > forward.batch:
+        _peak(forward, shape, dtype, batch)
     forward.seconds = 0.0
-    return best
+    return forward.batch
+
+
+def _peak(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, batch: int) -> int:
+    """The most bytes that are taken while the network sees a batch; `forward.batch` is then one that fits."""
+    forward.batch = batch
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(forward.device)
+    forward.finish(forward.start(torch.zeros((batch, *shape), dtype=dtype), batch))
+    return int(torch.cuda.max_memory_allocated(forward.device))
 
 
 #: Seconds of work without compilation from which compiling is worth its own time. On a CPU that is a minute
@@ -61,7 +62,9 @@ LEAST_ON_CPU = 1000
 def worth_compiling(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, images: int) -> bool:
     """Whether the job is long: timed on one batch of black images, after one to warm up."""
     kind = torch.device(forward.device).type
-    if kind not in PAYS_FROM or (kind == "cpu" and (images < LEAST_ON_CPU or not has_compiler())):
+    if kind not in PAYS_FROM:
+        return False
+    if kind == "cpu" and (images < LEAST_ON_CPU or not any(map(shutil.which, ("c++", "g++", "clang++")))):
         return False
     batch = forward.batch
     if kind == "cpu":  # a few images tell as much there, and a batch would be noticed
@@ -75,11 +78,6 @@ def worth_compiling(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype
     return seconds >= PAYS_FROM[kind]
 
 
-def has_compiler() -> bool:
-    """Whether a C++ compiler is there, which code for the CPU needs."""
-    return any(shutil.which(name) for name in ("c++", "g++", "clang++"))
-
-
 log = logging.getLogger(__name__)
 
 IMAGES = 8
@@ -87,39 +85,24 @@ IMAGES = 8
 PROMISED = {"fp32": 0.9999, "bf16": 0.999, "fp16": 0.999}
 
 
-def least_cosine(forward: Forward, pixels: Tensor) -> float:
-    """The least cosine between the features of these images by the fast and by the plain path."""
-    return _least_cosine(forward.start(pixels, len(pixels)).result(), forward.plain(pixels))
-
-
-def _least_cosine(fast: Tensor, plain: Tensor) -> float:
+def least_cosine(forward: Forward, pixels: Tensor, pending: Pending) -> float:
+    """The least cosine between the features of these images by the fast (`pending`) and by the plain path."""
+    plain = forward.plain(pixels)
+    fast = pending.result()[: len(pixels)]
     return float(torch.nn.functional.cosine_similarity(fast.double(), plain.double(), dim=1).min())
 
 
-class Exactness:
-    """Compares the first images of a job once, and remembers the outcome in the job's record."""
-
-    def __init__(self, record: dict[str, Any] | None = None) -> None:
-        self.record = record
-        self.on_measured: Any = None
-
-    def look(self, forward: Forward, pixels: Tensor, pending: Pending) -> None:
-        """Compare these images' features with the plain path's, if that has not been done yet."""
-        if self.record is not None:
-            return
-        count = min(IMAGES, len(pixels))
-        plain = forward.plain(pixels[:count])
-        fast = pending.result()[:count]
-        cosine = _least_cosine(fast, plain)
-        if cosine != cosine:
-            return  # features that are not numbers are an error of their own
-        self.record = {"least_cosine_to_plain_fp32": round(cosine, 7), "images": count}
-        if self.on_measured is not None:
-            self.on_measured(self.record)
-        if cosine < PROMISED[forward.precision]:
-            log.warning(
-                "%s: features in %s differ too much from plain fp32 (cosine %.5f)",
-                forward.name,
-                forward.precision,
-                cosine,
-            )
+def exactness_of(forward: Forward, pixels: Tensor, pending: Pending) -> dict[str, Any] | None:
+    """How far the first of these images' features are from the plain path's; None if they are no numbers."""
+    count = min(IMAGES, len(pixels))
+    cosine = least_cosine(forward, pixels[:count], pending)
+    if cosine != cosine:
+        return None
+    if cosine < PROMISED[forward.precision]:
+        log.warning(
+            "%s: features in %s differ too much from plain fp32 (cosine %.5f)",
+            forward.name,
+            forward.precision,
+            cosine,
+        )
+    return {"least_cosine_to_plain_fp32": round(cosine, 7), "images": count}

@@ -33,7 +33,6 @@ class HashJob:
     refs: tuple[ImageRef, ...]
 
     def one(self, index: int) -> HashJob:
-        """The part of the job that is about a single image."""
         return HashJob((self.refs[index],))
 
 
@@ -47,7 +46,6 @@ class DecodeJob:
     keys: tuple[bytes, ...]
 
     def one(self, index: int) -> DecodeJob:
-        """The part of the job that is about a single image."""
         return replace(self, start=self.start + index, refs=(self.refs[index],), keys=(self.keys[index],))
 
 
@@ -79,10 +77,15 @@ def _hashed(ref: ImageRef) -> Outcome:
 def _decoded(
     ref: ImageRef, key: bytes, rows: Sequence[NDArray[Any]], transforms: Sequence[Transform]
 ) -> Outcome:
-    data = _contents(ref, key)
-    if isinstance(data, Failure):
-        return data
-    if len(rows) == 1 and keeps_pixels(transforms[0]) and decode_into(data, rows[0]):
+    try:
+        data = ref.read()
+    except OSError as error:
+        return Failure(reason_of(error, ref), lasting=False)
+    if digest(data) != key:
+        return Failure("the file changed while it was being used; run again", lasting=False)
+    one = transforms[0]  # an image of the size that it gives may go through it as it is
+    as_is = len(rows) == 1 and isinstance(one, TransformSpec) and one.resize == one.crop
+    if as_is and decode_into(data, rows[0]):
         return None
     try:
         image = open_rgb(data, name=ref.name)
@@ -101,17 +104,6 @@ def _decoded(
     return None
 
 
-def _contents(ref: ImageRef, key: bytes) -> bytes | Failure:
-    """The bytes that were hashed."""
-    try:
-        data = ref.read()
-    except OSError as error:
-        return Failure(reason_of(error, ref), lasting=False)
-    if digest(data) == key:
-        return data
-    return Failure("the file changed while it was being used; run again", lasting=False)
-
-
 def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
     """What the encoder sees of one image; None if the image is bad."""
     try:
@@ -119,11 +111,6 @@ def transformed(ref: ImageRef, transform: Transform) -> NDArray[Any] | None:
     except (OSError, HistobenchError, MemoryError):
         return None
     return apply_transform(transform, image)
-
-
-def keeps_pixels(transform: Transform) -> bool:
-    """Whether an image of the size that the transform gives goes through it as it is."""
-    return isinstance(transform, TransformSpec) and transform.resize == transform.crop
 
 
 def apply_transform(transform: Transform, image: Any) -> NDArray[Any]:

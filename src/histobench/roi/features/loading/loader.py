@@ -68,11 +68,7 @@ class Loader:
         slots: int = SLOTS,
         on_written: Callable[[Ring], None] | None = None,
     ) -> None:
-        """`on_written` is called with the arrays of the ring before the first batch is given out.
-
-        That is the time to lock their pages for a device: by then the workers have made them, several at a
-        time, which takes longer than locking them.
-        """
+        """`on_written` gets the ring before the first batch, when the workers have made its pages."""
         dtypes = tuple("uint8" if isinstance(item, TransformSpec) else "float32" for item in transforms)
         self.layout = Layout(slots, batch, tuple(shapes), dtypes)
         self._pool = pool
@@ -96,13 +92,10 @@ class Loader:
         while True:
             while more and self._free:
                 request = next(waiting, None)
-                if request is None:
-                    more = False
-                else:
-                    ahead.append(self._begin(request))
+                more = request is not None
+                ahead += [self._begin(request)] if request is not None else []
             if not ahead:
-                if more:
-                    raise RuntimeError("every batch of the ring is in use; release one first")
+                assert not more, "every batch of the ring is in use"
                 return
             self._settle(ahead[0])
             self._pool.check()
@@ -114,11 +107,10 @@ class Loader:
     def _settle(self, batch: Batch) -> None:
         """Wait until no job of a batch is left, or the pool has stopped working."""
         with self._changed:
-            while batch.left > 0 and not self._pool.has_failed:
+            while batch.left > 0 and self._pool.error is None:
                 self._changed.wait()
 
     def release(self, batch: Batch) -> None:
-        """Let the batch's memory be filled again."""
         self._free.append(batch.slot)
 
     def _begin(self, request: LoadRequest) -> Batch:
@@ -173,7 +165,6 @@ class Hashing:
             self._pool.submit(HashJob(tuple(refs[start : start + HASH_IMAGES])), done)
 
     def results(self) -> list[Hashed | Failure]:
-        """Per image its hash, or why it cannot be read, once all are known."""
         with self._changed:
             while self._left:
                 self._pool.check()
@@ -183,9 +174,6 @@ class Hashing:
 
 
 def useful_workers(asked: int, *, on_cpu: bool) -> int:
-    """As many loading workers as asked for, but no more than there are cores for them.
-
-    With the network on the CPU the cores belong to it: one worker per two cores keeps it fed.
-    """
+    """As many loading workers as asked for, but no more than there are cores for them."""
     cores = usable_cores()
     return min(asked, max(1, cores // 2) if on_cpu else cores)

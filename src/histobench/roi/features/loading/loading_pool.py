@@ -24,8 +24,6 @@ from histobench.core.errors import HistobenchError
 from histobench.core.redaction import environment_without_keys
 from histobench.roi.features.loading.job import Failure, Job, Outcome, Transform, perform
 
-# A ring of batches in shared memory: workers write pixels into it, the device reads them out of it.
-
 #: Starts of arrays, so that copies and page locking work on whole pages.
 ALIGNMENT = 4096
 
@@ -50,7 +48,6 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole ring."""
         return self.slots * sum(self.array_bytes)
 
 
@@ -69,10 +66,7 @@ def arrays_of(layout: Layout, memory: NDArray[np.uint8]) -> list[list[NDArray[An
 
 
 class SharedMemory:
-    """Anonymous memory with a descriptor that child processes inherit; it vanishes with its last user.
-
-    Nothing in /dev/shm is left behind by a killed run, and the small /dev/shm of containers is no limit.
-    """
+    """Anonymous memory with a descriptor that child processes inherit; it vanishes with its last user."""
 
     def __init__(self) -> None:
         if hasattr(os, "memfd_create"):
@@ -84,17 +78,11 @@ class SharedMemory:
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """The memory as bytes; views of an earlier, larger one must not be used any more."""
-        try:
-            os.ftruncate(self.descriptor, nbytes)
-            self._map = mmap.mmap(self.descriptor, nbytes)
-        except OSError as error:
-            raise HistobenchError(
-                f"cannot take {nbytes / 1e9:.1f} GB of memory for images; use a smaller `batch_size`"
-            ) from error
+        os.ftruncate(self.descriptor, nbytes)
+        self._map = mmap.mmap(self.descriptor, nbytes)
         return np.frombuffer(self._map, dtype=np.uint8)
 
     def close(self) -> None:
-        """Give the descriptor back; the memory goes when the last view of it does."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -109,17 +97,12 @@ class _FallibleWorkers:
 
     def __init__(self) -> None:
         self._ring: list[list[NDArray[Any]]] = []
-        self._error: BaseException | None = None
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether jobs may never be done."""
-        return self._error is not None
+        self.error: BaseException | None = None
 
     def check(self) -> None:
         """Raise what went wrong (an encoder's own transform may raise anything)."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
 
 class ThreadPool(_FallibleWorkers):
@@ -133,18 +116,15 @@ class ThreadPool(_FallibleWorkers):
         self._transforms: Sequence[Transform] = ()
 
     def set_ring(self, layout: Layout, transforms: Sequence[Transform]) -> list[list[NDArray[Any]]]:
-        """Make the arrays that decode jobs write to."""
         self._transforms = transforms
         self._ring = arrays_of(layout, np.zeros(layout.nbytes, dtype=np.uint8))
         return self._ring
 
     def submit(self, job: Job, done: Done) -> None:
-        """Do a job in some thread and call `done` there."""
-
         def finish(future: Future[list[Outcome]]) -> None:
             error = future.exception() if not future.cancelled() else None
             if error is not None:
-                self._error = error
+                self.error = error
                 done(0, [])
             elif not future.cancelled():
                 done(0, future.result())
@@ -152,7 +132,6 @@ class ThreadPool(_FallibleWorkers):
         self._executor.submit(perform, job, self._ring, self._transforms).add_done_callback(finish)
 
     def close(self) -> None:
-        """Drop what is not started and wait for the rest."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
@@ -160,8 +139,6 @@ class ThreadPool(_FallibleWorkers):
 AHEAD = 2
 #: How often an image may take a worker down before it counts as bad.
 ATTEMPTS = 2
-#: Workers that die before they say hello, in a row, before the pool gives up.
-FALSE_STARTS = 3
 
 
 @dataclass
@@ -195,15 +172,9 @@ class ProcessPool(_FallibleWorkers):
         self._wake_read, self._wake_write = Pipe(duplex=False)
         self._woken = False
         self._closing = False
-        self._false_starts = 0
         self.restarts = 0
         self._workers: list[_Worker] = []
         self._thread: threading.Thread | None = None
-
-    @property
-    def process_ids(self) -> list[int]:
-        """The ids of the worker processes."""
-        return [worker.process.pid for worker in self._workers]
 
     def set_ring(self, layout: Layout, transforms: Sequence[Transform]) -> list[list[NDArray[Any]]]:
         """Make the shared arrays that decode jobs write to; while no decode job is under way."""
@@ -214,21 +185,18 @@ class ProcessPool(_FallibleWorkers):
         return self._ring
 
     def start(self) -> None:
-        """Start the workers; the first job does it too."""
         if self._thread is None:
             self._workers = [self._start() for _ in range(self.workers)]
             self._thread = threading.Thread(target=self._run, name="histobench-feed", daemon=True)
             self._thread.start()
 
     def submit(self, job: Job, done: Done) -> None:
-        """Have a job done; `done` is called from the feeding thread."""
         self.start()
         with self._lock:
             self._queue.append(_Task(job, done))
         self._wake()
 
     def close(self) -> None:
-        """Stop the workers and wait for them."""
         if self._closing:
             return
         self._closing = True
@@ -256,24 +224,16 @@ class ProcessPool(_FallibleWorkers):
         environment = environment_without_keys() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         descriptors = (theirs.fileno(), self._memory.descriptor)
-        command = [
-            sys.executable,
-            "-m",
-            "histobench.roi.features.loading.loading_worker",
-            *map(str, descriptors),
-        ]
+        command = [sys.executable, "-m", "histobench.roi.features.loading.loading_worker"]
+        command += map(str, descriptors)
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment
-            )
-        except OSError as error:
-            raise HistobenchError(f"cannot start a loading worker: {error}; use `num_workers` 0") from error
+                command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment, process_group=0
+            )  # a group of its own: this process decides what Ctrl-C means
         finally:
             theirs.close()
         if self._polite:
-            with suppress(
-                OSError, AttributeError
-            ):  # an order of importance, not a need; not every system has it
+            with suppress(OSError, AttributeError):  # no need; not every system has it
                 os.setpriority(os.PRIO_PROCESS, process.pid, 5)
         return _Worker(process, ours)
 
@@ -289,8 +249,13 @@ class ProcessPool(_FallibleWorkers):
                     else:
                         self._receive(next(w for w in self._workers if w.socket is source))
         except BaseException as error:
-            self._error = error
-            self._abandon()
+            self.error = error
+            # Let everyone who waits find the error.
+            with self._lock:
+                tasks = [task for worker in self._workers for task in worker.tasks] + list(self._queue)
+                self._queue.clear()
+            for task in tasks:
+                task.done(task.position, [])
 
     def _feed(self) -> None:
         for load in range(AHEAD):  # every worker gets its first job before any gets its second
@@ -319,7 +284,6 @@ class ProcessPool(_FallibleWorkers):
             return
         if kind == "ready":
             worker.greeted = True
-            self._false_starts = 0
             return
         task = worker.tasks.popleft()
         task.done(task.position, outcomes)
@@ -331,12 +295,10 @@ class ProcessPool(_FallibleWorkers):
         worker.socket.close()
         worker.process.wait()
         if not worker.greeted:
-            self._false_starts += 1
-            if self._false_starts >= FALSE_STARTS:
-                code = worker.process.returncode
-                raise HistobenchError(f"loading workers cannot start (exit code {code}); use `num_workers` 0")
+            code = worker.process.returncode
+            raise HistobenchError(f"loading workers cannot start (exit code {code}); use `num_workers` 0")
         tasks = list(worker.tasks)
-        if tasks and worker.greeted:
+        if tasks:
             tasks[:1] = self._suspects(tasks[0])
         with self._lock:
             self._queue.extendleft(reversed(tasks))
@@ -348,17 +310,7 @@ class ProcessPool(_FallibleWorkers):
         if task.attempts < ATTEMPTS:
             return [task]
         if len(task.job.refs) > 1:
-            return [
-                _Task(task.job.one(index), task.done, task.position + index)
-                for index in range(len(task.job.refs))
-            ]
+            places = range(len(task.job.refs))
+            return [_Task(task.job.one(index), task.done, task.position + index) for index in places]
         task.done(task.position, [Failure("decoding it crashed the decoder", lasting=False)])
         return []
-
-    def _abandon(self) -> None:
-        """Let everyone who waits find the error."""
-        with self._lock:
-            tasks = [task for worker in self._workers for task in worker.tasks] + list(self._queue)
-            self._queue.clear()
-        for task in tasks:
-            task.done(task.position, [])

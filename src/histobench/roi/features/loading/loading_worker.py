@@ -1,15 +1,12 @@
 """A loading worker: a process that decodes images into shared memory. It never imports torch.
 
-It is started as `python -m histobench.roi.features.loading.loading_worker SOCKET MEMORY` with two inherited
-descriptors, so that it neither copies the parent's threads and locks (fork) nor runs the parent's script
-again (spawn).
+As a program of its own it neither copies the parent's threads (fork) nor runs its script again (spawn).
 """
 
 from __future__ import annotations
 
 import mmap
 import random
-import signal
 import sys
 import warnings
 from contextlib import suppress
@@ -28,10 +25,7 @@ _MADV_POPULATE_READ = 22
 
 
 def populate(pages: mmap.mmap) -> None:
-    """Have all pages at hand from the start, which one by one would take longer.
-
-    Every worker begins somewhere else: all at the same pages, they wait for each other most of the time.
-    """
+    """Have all pages at hand; every worker begins somewhere else, for at the same pages they would wait."""
     first = random.randrange(len(pages) // mmap.PAGESIZE + 1) * mmap.PAGESIZE
     for start, end in ((first, len(pages)), (0, first)):
         if end > start:
@@ -42,8 +36,6 @@ def populate(pages: mmap.mmap) -> None:
 
 def main(socket: int, memory: int) -> None:
     """Do jobs until the other end is closed, which also happens when the parent is killed."""
-    # An interrupt from the keyboard reaches every process of the terminal; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # a bad image is reported by its outcome
     parent = Connection(socket)
     ring: list[list[NDArray[Any]]] = []

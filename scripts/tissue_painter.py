@@ -1,25 +1,21 @@
-"""Synthetic tiles: noise for textures, ellipses for nuclei, two stains, one slide per patient."""
+"""Draws synthetic tissue: noise for textures, ellipses for nuclei. See pack_tissue.py."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from math import cos, sin
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 Array = NDArray[Any]
 #: Concentrations of hematoxylin and eosin, and the nuclei on top.
 Tissue = Sequence[Array]
 
 PERIOD = 512
-TILES_PER_PATIENT = 5
-#: The classes in the order of their ids; one tile in eight also shows one of the tissues beside its own.
+#: The tissues that may lie beside each class.
 NEIGHBORS: dict[str, str] = {
     "NORM": "LYM STR BACK",
     "STR": "TUM MUS LYM ADI",
@@ -31,7 +27,6 @@ NEIGHBORS: dict[str, str] = {
     "BACK": "ADI DEB",
     "ADI": "STR MUS LYM",
 }
-CLASSES = tuple(NEIGHBORS)
 #: Half axes in px (long, short), darkness, and how much lighter than the rim the inside is.
 NUCLEI: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, float], float]] = {
     "lymphocyte": ((5.0, 6.6), (4.6, 6.0), (1.1, 1.8), 0.16),
@@ -45,21 +40,11 @@ NUCLEI: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, f
     "vacuole": ((9.5, 14.5), (7.0, 10.5), (1.0, 1.0), 0.0),
 }
 _BORDER = 20
-# Optical density of hematoxylin and eosin in R, G, B: two published estimates (Macenko's and Ruifrok's).
-_STAINS = np.array(
-    [[[0.5626, 0.7201, 0.4062], [0.650, 0.704, 0.286]], [[0.2159, 0.8012, 0.5581], [0.20, 0.93, 0.25]]]
-)
 
 
-def render_tile(class_name: str, *, seed: int, index: int, size: int = 224) -> NDArray[np.uint8]:
-    """Draw the RGB pixels [size, size, 3] of one synthetic tile, at about 0.5 µm per pixel.
-
-    The tile depends on its arguments alone. `index` also decides the synthetic patient, see `patient_of`.
-
-    >>> render_tile("TUM", seed=0, index=3).shape
-    (224, 224, 3)
-    """
-    brush = Brush(np.random.default_rng([1, seed, 1, CLASSES.index(class_name), index]), size)
+def draw_tissue(class_name: str, rng: np.random.Generator, size: int) -> Tissue:
+    """Draw a piece of tissue of a class; one in eight also shows one of the tissues beside its own."""
+    brush = Brush(rng, size)
     tissue = PAINTERS[class_name](brush)
     if brush.chance(1 / 8):
         other = PAINTERS[str(brush.rng.choice(NEIGHBORS[class_name].split()))](brush)
@@ -68,78 +53,14 @@ def render_tile(class_name: str, *, seed: int, index: int, size: int = 224) -> N
         front = line[:, None] * sin(angle) + line * cos(angle) + brush.crop("cloud") * 0.08
         share = ramp(front, start := brush.uniform(0.02, 0.30), start + 0.06)
         tissue = [layer + share * (beside - layer) for layer, beside in zip(tissue, other, strict=True)]
-    return slide_of(patient_of(index), seed=seed).scan(tissue, brush)
+    return tissue
 
 
-def tile_jpeg(class_name: str, *, seed: int, index: int, size: int = 224) -> bytes:
-    """Draw the same tile as the JPEG file that its patient's scanner would write."""
-    buffer = io.BytesIO()
-    image = Image.fromarray(render_tile(class_name, seed=seed, index=index, size=size))
-    image.save(buffer, "JPEG", quality=slide_of(patient_of(index), seed=seed).jpeg_quality, subsampling=0)
-    return buffer.getvalue()
-
-
-def patient_of(index: int) -> int:
-    """Return the number of the synthetic patient of a tile; the same for every class."""
-    return index // TILES_PER_PATIENT
-
-
-@dataclass(frozen=True)
-class Slide:
-    """Stain and scanner of one synthetic patient."""
-
-    stains: NDArray[np.float64]  # [hematoxylin and eosin, R G B]: optical density per unit of concentration
-    white: NDArray[np.float64]
-    gamma: float
-    blur: float  # share that each of the four neighboring pixels gets; negative sharpens
-    passes: int
-    noise: float  # optical density
-    jpeg_quality: int
-
-    @property
-    def scanner(self) -> str:
-        return "synthetic-sharp" if self.blur < 0.10 else "synthetic-soft"
-
-    @property
-    def stain_lot(self) -> str:
-        red, _, blue = self.stains[0]
-        return "synthetic-lot-1" if red / blue < 1.75 else "synthetic-lot-2"
-
-    def scan(self, tissue: Tissue, brush: Brush) -> NDArray[np.uint8]:
-        """Return the RGB image of a piece of tissue on this slide."""
-        from scipy.ndimage import convolve
-
-        hematoxylin, eosin, nuclei = tissue
-        # Chromatin and cytoplasm are grainy, and the section is uneven.
-        texture = 1.0 + brush.crop("grain") * brush.uniform(0.06, 0.16) + brush.crop("cloud") * 0.05
-        layers = [
-            np.maximum(nuclei, hematoxylin) * texture,
-            eosin * texture[::-1] * (1.0 - 0.35 * np.minimum(nuclei, 1.0)),
-        ]
-        kernel = self.blur * np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
-        kernel[1, 1] = 1 - 4 * self.blur
-        for _ in range(self.passes):
-            layers = [convolve(layer, kernel, mode="nearest") for layer in layers]
-        density = np.tensordot(layers, self.stains, (0, 0)).astype(np.float32)
-        density += self.noise * brush.rng.standard_normal(density.shape, dtype=np.float32)
-        return np.clip(np.rint(np.exp(-self.gamma * density) * self.white), 0, 255).astype(np.uint8)
-
-
-@lru_cache(maxsize=256)
-def slide_of(patient: int, *, seed: int) -> Slide:
-    """Return the slide of a synthetic patient, drawn from the range of laboratories and scanners."""
-    rng = np.random.default_rng([1, seed, 0, patient])
-    stains = _STAINS[:, 0] + rng.beta(1.2, 1.2, 2)[:, None] * (_STAINS[:, 1] - _STAINS[:, 0])
-    strength = np.exp(rng.normal(0.0, [0.16, 0.20]))[:, None]
-    return Slide(
-        stains=np.clip(stains + rng.normal(0.0, 0.025, (3, 3))[:2], 0.02, None) * strength,
-        white=rng.uniform(232.0, 252.0) + rng.normal(0.0, 3.0, 3),
-        gamma=float(np.exp(rng.normal(0.0, 0.09))),
-        blur=float(rng.choice([-0.05, 0.05, 0.12, 0.18])),
-        passes=int(rng.choice([1, 1, 2])),
-        noise=float(rng.uniform(0.003, 0.018)),
-        jpeg_quality=int(rng.choice([95, 85, 70])),
-    )
+def stain_layers(class_name: str, rng: np.random.Generator, size: int) -> NDArray[np.float32]:
+    """Draw tissue and return how much hematoxylin and eosin it takes up [2, size, size]."""
+    hematoxylin, eosin, nuclei = draw_tissue(class_name, rng, size)
+    eosin = eosin * (1.0 - 0.35 * np.minimum(nuclei, 1.0))
+    return np.stack([np.maximum(nuclei, hematoxylin), eosin]).astype(np.float32)
 
 
 @cache
