@@ -35,12 +35,17 @@ def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     """Parameters that the features depend on, those of a text tower, and GFLOPs of one image.
 
     GFLOPs are two per multiply-add, at the default size. Nothing is computed: the network is built and run on
-    the meta device, where tensors have only shapes. A parameter without a gradient is not used by the image.
+    the meta device, where tensors have only shapes. A parameter without a gradient is not used by the image;
+    what the gradients are does not matter, so that zeros stand for the tensors that they are computed from.
     """
     device = counting_device(spec)
     network = (network or build_network(spec, device)).requires_grad_(True)
     counter = FlopCounterMode(display=False)
-    with torch.enable_grad(), torch.device(device):
+    hollow = torch.autograd.graph.saved_tensors_hooks(
+        lambda kept: kept.new_zeros(()).expand(kept.shape) if kept.is_floating_point() else kept,
+        lambda kept: kept,
+    )
+    with torch.enable_grad(), torch.device(device), hollow:
         with counter:
             features = family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
         features.float().sum().backward()

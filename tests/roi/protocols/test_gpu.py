@@ -29,7 +29,8 @@ def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("protocol", [knn, prototype])
 def test_predictions_are_the_same(protocol) -> None:
     train, labels, test, _ = data()
-    cpu, gpu = (protocol(train, labels, test, n_classes=5, device=device) for device in ("cpu", "cuda"))
+    cpu, gpu, again = (protocol(train, labels, test, n_classes=5, device=d) for d in ("cpu", "cuda", "cuda"))
+    np.testing.assert_array_equal(gpu.probabilities, again.probabilities)  # the same bits
     np.testing.assert_array_equal(gpu.predicted, cpu.predicted)
     np.testing.assert_allclose(gpu.probabilities, cpu.probabilities, atol=1e-12)
 

@@ -90,7 +90,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
         texts = [(value or "").encode() for value in values]
         data: list[Any] = [np.cumsum([0, *map(len, texts)], dtype=np.int32), b"".join(texts)]
     else:
-        data = [np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())]
+        data = [np.array([value or 0 for value in values], float if kind == pa.float64() else np.int64)]
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(each) for each in (present, *data)])
 
 

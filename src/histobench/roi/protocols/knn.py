@@ -104,7 +104,11 @@ def prototype(
     d = train.shape[1]
     sums = torch.zeros(n_classes, d, dtype=torch.float64, device=train.device)
     for part in row_chunks(len(train), 24 * d, memory):
-        sums.index_add_(0, train_labels[part], centring.apply(train[part]))
+        rows, labels = centring.apply(train[part]), train_labels[part]
+        if rows.is_cuda:  # where `index_add_` adds in another order each time
+            sums += torch.nn.functional.one_hot(labels, n_classes).to(rows.dtype).T @ rows
+        else:
+            sums.index_add_(0, labels, rows)
     counts = torch.bincount(train_labels, minlength=n_classes)
     prototypes = sums / counts.clamp_min(1)[:, None]
     parts = row_chunks(len(test), 24 * d, memory)

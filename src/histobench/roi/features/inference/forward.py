@@ -209,7 +209,8 @@ class Forward:
             torch.cuda.set_device(device)  # events and streams belong to the current device
         self._plain = PixelEncoder(encoder, channels_last=False).to(device).eval()
         self._network = self._plain
-        if is_cnn(encoder):
+        self.is_cnn = is_cnn(encoder)
+        if self.is_cnn:
             encoder.to(memory_format=torch.channels_last)
             self._network = PixelEncoder(encoder, channels_last=True).to(device).eval()
         self._run: Callable[[Tensor], Tensor] = self._network
@@ -229,7 +230,8 @@ class Forward:
             return
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(1, 3, transform.crop, transform.crop, generator=generator).to(self.device)
-        with arithmetic(self.device, "fp32"):
+        # Preparing cuDNN for one image takes seconds; the plain kernels do as well.
+        with arithmetic(self.device, "fp32"), torch.backends.cudnn.flags(enabled=False):
             twin = fused(encoder, images.contiguous(memory_format=torch.channels_last))
         if isinstance(twin, BasePatchEncoder):
             network = PixelEncoder(twin, channels_last=True).to(self.device).eval()

@@ -24,19 +24,25 @@ def cpu_batch() -> int:
 def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, images: int) -> int:
     """The largest power of two that fits into the device's memory with room to spare, as far as it is needed.
 
-    The memory of a few images tells how many fit: preparing a CNN for another batch size takes seconds.
+    The memory of a few images tells how many fit. Preparing a CNN for a batch size takes seconds: it sees one
+    only, the largest, or what fits of it.
     """
     if torch.device(forward.device).type != "cuda":
         return cpu_batch()
+    most = SMALLEST
+    while most < min(LARGEST, images):
+        most *= 2
     before = torch.cuda.memory_allocated(forward.device)
-    each = (_peak(forward, shape, dtype, SMALLEST) - before) / SMALLEST
+    peak = _peak(forward, shape, dtype, most if forward.is_cnn else SMALLEST)
+    each = (peak - before) / forward.batch
     free, total = torch.cuda.mem_get_info(forward.device)
     room = min((free + torch.cuda.memory_reserved(forward.device)) / 1.1, 0.8 * total)
     batch = SMALLEST
-    while batch < min(LARGEST, images) and 2 * (before + batch * each) <= room:
+    while batch < most and 2 * (before + batch * each) <= room:
         batch *= 2
-    if batch > forward.batch:
+    if batch > forward.batch and not forward.is_cnn:
         _peak(forward, shape, dtype, batch)
+    forward.batch = min(batch, forward.batch)
     forward.seconds = 0.0
     return forward.batch
 
