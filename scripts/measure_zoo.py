@@ -35,17 +35,24 @@ def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     """Parameters that the features depend on, those of a text tower, and GFLOPs of one image.
 
     GFLOPs are two per multiply-add, at the default size. Nothing is computed: the network is built and run on
-    the meta device, where tensors have only shapes. A parameter without a gradient is not used by the image;
-    what the gradients are does not matter, so that zeros stand for the tensors that they are computed from.
+    the meta device, where tensors have only shapes. Where values are needed, networks of one and two layers
+    tell what all layers cost.
     """
-    device = counting_device(spec)
-    network = (network or build_network(spec, device)).requires_grad_(True)
+    layers = int(spec.kwargs.get("num_hidden_layers", 0)) if counting_device(spec) == "cpu" else 0
+    if layers:
+        one, two = (count(spec, build_network(spec, "cpu", depth=depth)) for depth in (1, 2))
+        used, rest, flops = (a + (layers - 1) * (b - a) for a, b in zip(one, two, strict=True))
+    else:
+        used, rest, flops = count(spec, network or build_network(spec, counting_device(spec)))
+    gflops = float(f"{flops / 1e9:.4g}")
+    return Cost(params=used, gflops=gflops, text_params=rest if spec.text is not None else 0)
+
+
+def count(spec: EncoderSpec, network: nn.Module) -> tuple[int, int, int]:
+    """Parameters that the image uses (those with a gradient), the others, and operations."""
     counter = FlopCounterMode(display=False)
-    hollow = torch.autograd.graph.saved_tensors_hooks(
-        lambda kept: kept.new_zeros(()).expand(kept.shape) if kept.is_floating_point() else kept,
-        lambda kept: kept,
-    )
-    with torch.enable_grad(), torch.device(device), hollow:
+    network.requires_grad_(True)
+    with torch.enable_grad(), torch.device(counting_device(spec)):
         with counter:
             features = family_of(spec).encode_image(spec, network, torch.empty(1, 3, spec.size, spec.size))
         features.float().sum().backward()
@@ -53,8 +60,7 @@ def measure_cost(spec: EncoderSpec, network: nn.Module | None = None) -> Cost:
     used = sum(parameter.numel() for parameter in every if parameter.grad is not None)
     rest = sum(parameter.numel() for parameter in every if parameter.grad is None)
     network.requires_grad_(False).zero_grad()
-    gflops = float(f"{counter.get_total_flops() / 1e9:.4g}")
-    return Cost(params=used, gflops=gflops, text_params=rest if spec.text is not None else 0)
+    return used, rest, counter.get_total_flops()
 
 
 def with_cost(zoo: str, name: str, cost: Cost) -> str:
