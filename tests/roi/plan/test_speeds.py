@@ -8,6 +8,7 @@ import pytest
 
 from histobench.core.devices import device_name
 from histobench.roi.plan.notes import SPEEDS, Speed, read_speeds, write_speeds
+from histobench.roi.plan.summary import _costs
 
 
 def test_more_images_replace_fewer_and_fewer_do_not_replace_more(tmp_path: Path) -> None:
@@ -18,6 +19,9 @@ def test_more_images_replace_fewer_and_fewer_do_not_replace_more(tmp_path: Path)
     assert read_speeds(tmp_path) == {"a": Speed(100, 1.0, "CPU"), "b": Speed(200, 1.0, "CPU")}
     write_speeds(tmp_path, {"a": Speed(50, 0.5, "GPU")})  # of another device the latest
     assert read_speeds(tmp_path)["a"] == Speed(50, 0.5, "GPU")
+    write_speeds(tmp_path, {"uni_v1": Speed(300, 2.0, "CPU")})
+    costs = _costs(["a", "uni_v1 [seed 1]"], tmp_path)
+    assert costs == {"a": "100 img/s", "uni_v1 [seed 1]": "303M, 150 img/s"}
 
 
 @pytest.mark.parametrize(("device", "word"), [("cpu", "thread"), ("mps", "MPS")])

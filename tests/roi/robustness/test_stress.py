@@ -114,6 +114,11 @@ def test_measures_are_plain_means_over_images() -> None:
     slow = np.mean([x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in zip(a, b, strict=True)])
     assert first.cosine.value == pytest.approx(slow, abs=1e-6)
     assert first.cosine.low <= first.cosine.value <= first.cosine.high  # type: ignore[operator]
+    report = stress.StressReport("d", "e", 20, 5, 0.5, (first, second), (), Path())
+    order = sorted((first, second), key=lambda each: each.accuracy_drop.value, reverse=True)
+    for row, each in zip(stress.stress_grid(report).rows, order, strict=True):
+        shares = [f"{100 * found.value:.0f}" for found in (each.flip_rate, each.accuracy_drop)]
+        assert [cell.split()[0] for cell in row] == [each.name, f"{each.cosine.value:.3f}", *shares]
 
 
 def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() -> None:
@@ -142,14 +147,15 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
     command = ["robustness", "--stress", "--data", str(table), "--device", "cpu"]
     command += ["--models", "timm:test_vit", "--weights", weights]
     seeds: list[int] = []
-    computed = stress.stressed_features
+    computed, chosen = stress.stressed_features, stress._chosen
     monkeypatch.setattr(
         stress, "stressed_features", lambda *given, seed: seeds.append(seed) or computed(*given, seed=seed)
     )
+    monkeypatch.setattr(stress, "_chosen", lambda *given: seeds.append(given[-1]) or chosen(*given))
     assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "7", "--seed", "5"]) == 0
-    assert seeds == [5]
+    assert seeds == [5, 5]
     many = [RoiImage(Path(name), 0, name, "") for name in map(str, range(99))]
-    assert stress._chosen(many, 7, 5) == stress._chosen(many, 7, 5) != stress._chosen(many, 7, 6)
+    assert chosen(many, 7, 5) == chosen(many, 7, 5) != chosen(many, 7, 6)
     content = json.loads(
         (tmp_path / "r" / "synthetic-crc" / "timm_test_vit" / "Robustness" / "stress.json").read_text()
     )
