@@ -161,9 +161,7 @@ def test_groups_that_share_a_place_are_drawn_together() -> None:
     place, groups = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([5, 6, 6, 7, 8, 8, 9])
     assert joined_groups(place, groups).tolist() == [0, 0, 0, 0, 1, 1, 2]
     features = registered()
-    slides = tuple(
-        f"{a}-{b}" for a, b in zip(features.sites["scanner"], features.sites["stain"], strict=True)
-    )
+    slides = tuple(map("-".join, zip(features.sites["scanner"], features.sites["stain"], strict=True)))
     measures = robustness_by(replace(features, groups=slides), "pair", CLASSES, QUICK).pack.measures
     measure = measures["pair_top1"]
     assert measure.low is None
