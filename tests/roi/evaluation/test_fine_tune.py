@@ -368,7 +368,7 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
         assert run.info["examples"][0]["dice"] == pytest.approx(np.nanmin(last), abs=1e-4)
         shown = next(each for each in images if each.name == run.info["examples"][0]["image"])
         truth = read_mask(shown.mask, codes)
-        drawn = Image.fromarray(PALETTE[np.where(truth == IGNORED, -1, truth)].astype(np.uint8))
+        drawn = Image.fromarray(PALETTE[np.where(truth == IGNORED, len(PALETTE) - 1, truth)].astype(np.uint8))
         sheet = np.asarray(Image.open(next(results.rglob(f"Fine-tune_{name}_examples.png"))))
         assert (sheet[:160, 160:320] == np.asarray(drawn.resize((160, 160), Image.Resampling.NEAREST))).all()
         intervals = json.loads(next(results.rglob(f"Fine-tune_{name}_intervals.json")).read_text())
