@@ -54,6 +54,7 @@ def test_what_is_given_reaches_the_evaluation_and_the_run(tmp_path: Path, monkey
     asked: list[Any] = []
     for place in ("evaluation.evaluation_run.evaluate", "plan.whole_benchmark.run_benchmark"):
         monkeypatch.setattr(f"histobench.roi.{place}", lambda *a, **how: asked.append((a, how)) or exit())
+    monkeypatch.setattr("histobench.report.site.build_site", lambda *a, **how: asked.append((a, how)))
     draw, parts = np.random.default_rng(0), {}
     for split, n in (("train", 12), ("val", 8), ("test", 10)):
         groups = [f"{split}-{k // 3}" for k in range(n)]
@@ -72,6 +73,14 @@ def test_what_is_given_reaches_the_evaluation_and_the_run(tmp_path: Path, monkey
         np.testing.assert_array_equal(part.embeddings, rows)
     assert {name: getattr(request, name) for name in names} == names
     assert (request.tasks, request.options.n_neighbors, request.results_dir) == (("KNN",), 3, tmp_path)
+    splits = hb.FeatureSplits(dict.fromkeys(("train", "val", "test"), hb.Features(request.train)))
+    with pytest.raises(SystemExit):  # what is named goes before what belongs to the training images
+        hb.evaluate(splits, val=hb.Features(request.val))
+    ((own,), _) = asked.pop()
+    assert (own.train, own.val, own.test) == (request.train, request.val, request.train)
+    told = {"images": "i", "title": "t", "thorough": True, "workers": 2}
+    hb.Benchmark(tmp_path, ()).report("site", **told)
+    assert asked.pop() == ((tmp_path, Path("site")), told)
     with pytest.raises(SystemExit):
         hb.run(tmp_path, "e", results=tmp_path, retry_failed=True)
     assert (asked[0][1]["keep_going"], asked[0][1]["retry_failed"]) == (False, True)

@@ -98,13 +98,23 @@ def test_mistakes_are_the_wrong_images_the_surest_first(bench: hb.Benchmark) -> 
 
 @pytest.mark.slow
 def test_figures_are_drawn(bench: hb.Benchmark) -> None:
-    for axes in (
+    figures = (
         bench.plot().axes[0],
         bench.plot.leaderboard(task="KNN"),
-        bench.plot.confusion("tiny-vl", "KNN"),
+        bench.plot.confusion("tiny-vl", "KNN", normalize=False),
         bench.plot.few_shot(),
         bench.plot.embedding("tiny-vl"),
-    ):
+    )
+    ranked, said = bench.compare(task="KNN").ranked()[::-1], bench.predictions("tiny-vl", task="KNN")
+    assert [label.get_text() for label in figures[1].get_yticklabels()] == ranked["encoder"].tolist()
+    bars, points = figures[1].collections[:2]
+    np.testing.assert_allclose(points.get_offsets()[:, 0], ranked["value"])
+    ends = [segment[:, 0] for segment in bars.get_segments()]
+    np.testing.assert_allclose(ends, ranked[["low", "high"]])
+    names = [label.get_text() for label in figures[2].get_yticklabels()]
+    counts = pd.crosstab(said["label"], said["predicted"]).reindex(index=names, columns=names, fill_value=0)
+    np.testing.assert_array_equal(figures[2].images[0].get_array(), counts)
+    for axes in figures:
         assert axes.has_data()
         of_values = axes.get_xlabel() not in ("predicted", "first component")
         assert of_values == any(line.get_label() == "chance" for line in axes.lines)
@@ -141,17 +151,10 @@ def test_features_are_arrays_and_are_evaluated_without_a_trace(
     before = sorted(tmp_path.rglob("*"))
     result = hb.evaluate(features.train, features.test, tasks=["KNN"], n_neighbors=3)
     assert sorted(tmp_path.rglob("*")) == before
-    mine = result.to_frame().query("metric == 'balanced_accuracy'")["value"].item()
-    stored = (
-        bench.to_frame()
-        .query("metric == 'balanced_accuracy' and task == 'KNN' and encoder == 'tiny-vl'")["value"]
-        .item()
-    )
-    assert mine == stored
-    arrays = hb.evaluate(
-        features.train.X, features.test.X, features.train.y, features.test.y, tasks=["KNN"], n_neighbors=3
-    )
-    assert arrays.to_frame().query("metric == 'balanced_accuracy'")["value"].item() == stored
+    arrays = features.train.X, features.test.X, features.train.y, features.test.y
+    stored = bench.get_run("tiny-vl", "KNN").metrics
+    for found in (result, hb.evaluate(*arrays, tasks=["KNN"], n_neighbors=3)):
+        assert found.get_run().metrics == stored
 
 
 @pytest.mark.slow

@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "results of a number": ({"results": 3}, "results: expected a path, found 3"),
     "a nameless dataset": ({"dataset": ""}, "dataset: expected a text, found ''"),
     "no features": ({"train": None}, "train: Expected 2D array"),
+    "groups of others": ({"train_groups": ["a"]}, "train_groups: expected 40 values, .*found 1"),
     "one row of features": ({"train": X[0]}, "train: Expected 2D array, got 1D"),
     "an empty array": ({"train": np.zeros((0, 8))}, "train: Found array with 0 sample"),
     "a sparse matrix": ({"train": csr_matrix(X[:40])}, "train: Sparse data .*toarray"),

@@ -172,6 +172,9 @@ def test_the_command_of_a_run_repeats_it(
     assert main(["evaluate", "--TASK", tasks, *files, "--log_dir", str(tmp_path / "first"), *options]) == 0
     site = build_site(tmp_path / "first", tmp_path / "site")
     names = data_of(site, "site")["runs"]["encoder"]
+    told = "90 training images of 18 patients or slides, 30 of them from the validation set, which was joined"
+    for words in (told, "45 test images of 9 patients or slides"):
+        assert words in data_of(site, "methods")["paragraph"]
     monkeypatch.chdir(tmp_path)
     for number in range(len(names)):
         page = data_of(site, f"run/{number}")

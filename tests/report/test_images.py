@@ -19,9 +19,9 @@ from histobench.report import dataset_payload, embedding_map
 from histobench.report.embedding_map import write_maps
 from histobench.report.image_source import image_sources, open_source, relevant_sources
 from histobench.report.inventory import take_inventory
+from histobench.report.site import build_site
 from histobench.report.table import ImageSet
 from histobench.report.thumbnails import SIDE, Cache, priority, thumbnail
-from histobench.roi.data.demo import write_demo_dataset
 from histobench.roi.data.source import DatasetSource
 from histobench.roi.plan.notes import DATASETS
 from report.site_data import unpacked
@@ -123,8 +123,6 @@ def test_training_images_and_findings_come_from_the_dataset(site: Path, data_of:
 
 @pytest.mark.slow
 def test_an_image_in_train_and_test_is_told(tmp_path: Path, simulated: ModuleType, data_of: DataOf) -> None:
-    from histobench.report.site import build_site
-
     generator = np.random.default_rng(0)
     rows = ["image_path,label,split"]
     names = []
@@ -176,8 +174,8 @@ def test_a_damaged_feature_file_costs_only_its_map_and_few_points_are_drawn(
 
 
 @pytest.mark.slow
-def test_images_of_a_noted_dataset_are_found_with_their_splits(
-    results: Path, tiles: Path, tmp_path: Path
+def test_images_of_a_noted_dataset_are_found_with_their_splits_and_checked_if_few_or_asked_for(
+    results: Path, tiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_of: DataOf
 ) -> None:
     folder = tmp_path / "lab"
     shutil.copytree(results / "tissue" / "plip" / "KNN", folder / "tissue" / "plip" / "KNN")
@@ -190,18 +188,10 @@ def test_images_of_a_noted_dataset_are_found_with_their_splits(
         "train": 18,
         "test": 108,
     }
+    for most, thorough, checked in ((126, False, True), (125, False, False), (125, True, True)):
+        monkeypatch.setattr(dataset_payload, "MOST_CHECKED", most)
+        page = data_of(build_site(folder, tmp_path / "site", thorough=thorough), "dataset/0")
+        assert page["findings"]["checked"] is checked
     assert image_sources(inventory, None) == {}
     write_json(folder / DATASETS, {"tissue": DatasetSource(str(tmp_path / "gone.csv")).as_note()})
     assert image_sources(inventory, None, results_dir=folder) == {}
-
-
-def test_a_thorough_report_checks_what_a_quick_one_leaves_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_demo_dataset(tmp_path, name="tiles", train_per_class=1, test_per_class=1, size=64)
-    source = open_source(tmp_path / "tiles.csv")
-    assert source.reading is not None
-    total = sum(map(len, source.reading.dataset.splits.values()))
-    for most, thorough, checked in ((total, False, True), (total - 1, False, False), (total - 1, True, True)):
-        monkeypatch.setattr(dataset_payload, "MOST_CHECKED", most)
-        assert dataset_payload._findings(source, thorough)["checked"] is checked

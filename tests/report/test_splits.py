@@ -43,19 +43,16 @@ def test_a_datasets_page_shows_means_spread_and_ranks_over_splits(
     (table,) = data_of(site, "dataset/0")["splits"]
     assert (table["scheme"], table["splits"], table["task"]) == ("2x2", 4, "Proto")
     assert [row["name"] for row in table["rows"]] == ["good", "poor"]
-    values = [
-        run.metrics["balanced_accuracy"]
-        for run in split_runs(tmp_path / "r")
-        if run.identity.encoder == "good"
-    ]
-    first = table["rows"][0]
-    assert first["least"] <= min(values) + 1e-6
-    assert abs(first["mean"] - np.mean(values)) < 1e-5
-    assert first["first"] == 1.0
     (compared,) = compare_splits(split_runs(tmp_path / "r"))
-    assert [first["low"], first["high"]] == pytest.approx(
-        [compared.entries[0].mean.low, compared.entries[0].mean.high], abs=1e-5
-    )
+    for row, each in zip(table["rows"], compared.entries, strict=True):
+        mean = each.mean.mean, each.mean.low, each.mean.high
+        numbers = *mean, each.least, each.greatest, each.mean_rank, each.rank_low, each.rank_high, each.first
+        assert list(row.values())[1:-1] == pytest.approx(numbers, abs=1e-5)
     other = replace(compared.entries[0], rank_low=2, rank_high=3)
-    (row,) = split_payload(replace(compared, entries=(other,)), "uni")["rows"]
-    assert (row["rankLow"], row["rankHigh"]) == (2, 3)
+    for holds in (False, True):
+        pairs = (replace(compared.pairs[0], holds=holds),)
+        first, second = split_payload(
+            replace(compared, entries=(other, compared.entries[1]), pairs=pairs), "uni"
+        )["rows"]
+        assert (first["rankLow"], first["rankHigh"]) == (2, 3)
+        assert (first["behind"], second["behind"]) == (False, holds)

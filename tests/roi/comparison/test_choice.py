@@ -18,6 +18,7 @@ from histobench.roi.comparison.choice import choice_grid, choose, commercial_use
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.sampling_units import taken
 from histobench.roi.encoders.registry import list_encoders
+from histobench.roi.plan.summary import Scope, overviews
 from histobench.roi.predictions import Predictions
 from histobench.roi.result_options import ChooseOptions, CompareSettings, Conditions, read_params
 from histobench.roi.results.reader import load_runs
@@ -158,6 +159,10 @@ def test_the_paragraph_says_what_was_tested_and_no_more(case: str, write_run: Wr
         if case == "a rare class":
             (table,) = compare_runs(left, CompareSettings(choice.metric, alpha=0.2)).tables
             assert {entry.interval.level for entry in (*table.entries, *table.instead.entries)} == {0.8}
+            (page,) = overviews([comparison], wanted=Scope(), results=results).overviews
+            for metric, column in zip(("balanced_accuracy", "accuracy"), page.columns, strict=True):
+                values = {run.identity.encoder: run.metrics[metric] for run in left}
+                assert {name: cell.value for name, cell in column.cells.items()} == pytest.approx(values)
 
 
 def test_a_mean_over_some_datasets_is_marked(write_run: Write) -> None:

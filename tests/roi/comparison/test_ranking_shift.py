@@ -70,6 +70,9 @@ def test_an_encoder_that_overtakes_another_is_named(
     assert kept["datasets"][0]["shifts"][0]["encoder"] == "a"
     frame = hb.open_results(results).ranking_shift(metric="accuracy")
     assert frame.set_index("encoder")["rank_adapted"]["a"] == 1
+    for setting in BOTH:
+        write_run("a", task="Fine-tune", setting=setting, n=600, seed=5, folder=f"other {setting}")
+    assert ranking_shifts(load_runs(results), CompareOptions(metric="accuracy", seed=0)) == [shift]
 
 
 def test_equal_networks_show_no_change_and_other_results_say_what_to_run(write_run: Write) -> None:

@@ -116,6 +116,8 @@ def test_the_command_and_python_read_a_results_folder(
     assert set(table["measure"]) == {"cka", "neighbors", "errors"}
     cka = table.query("measure == 'cka'")["value"].item()
     assert cka == pytest.approx(_cka(x[30:], y[30:]), abs=1e-4)
+    (grouped,) = similarity({"x": x[30:], "y": y[30:]}, groups=[i // 3 for i in range(30)], measures=["cka"])
+    assert table.query("measure == 'cka'")["low"].item() == pytest.approx(grouped.low, abs=1e-4)
     assert main(["similarity", str(tmp_path / "results"), "--k", "5"]) == 0
     assert f"{cka:.3f}" in capsys.readouterr().out
     assert (tmp_path / "results" / "similarity.json").is_file()

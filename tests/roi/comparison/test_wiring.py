@@ -332,6 +332,7 @@ def test_an_option_of_a_shortlist_is_a_condition(name: str, results: Path) -> No
     value, candidates, datasets, task, base = CHOSEN[name]
     found = hb.choose(results, **base, **{name: value})
     assert {each.name.partition(" [")[0] for each in found.candidates} == candidates
+    assert not {each.name.partition(" [")[0] for each in found.excluded} & candidates
     assert datasets <= set(found.datasets)
     assert found.task.partition(",")[0].partition(" ")[0] == task
 
@@ -349,6 +350,10 @@ def test_a_shortlist_follows_its_setting_and_its_metric(results: Path) -> None:
 def test_a_run_is_shown_what_it_was_about(results: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(results, tmp_path / "results"))
     comparisons, probe = compare_tasks(folder)[0], "Linear-Probe"
+    written = (folder / "comparison").glob("*/**/*balanced_accuracy.json")
+    assert {path.parent.relative_to(folder).as_posix() for path in written} == {
+        "comparison/uni", "comparison/uni/seed-5", "comparison/thunder"
+    }  # fmt: skip
     every, two = {"Colon", "Lung", "Skin", "Liver"}, frozenset({"uni_v1", "resnet50"})
     methods = {(probe, ""), ("KNN", ""), ("Patient", "mean"), ("Patient", "abmil")}
     for asked, datasets, columns in (

@@ -8,21 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from builders import feature_set
 from histobench.core.errors import HistobenchError
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
-from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.results.reader import load_runs
 
 
 def request_with(folder: Path, given: tuple[str, ...], stored: list[str] | None) -> EvaluationRequest:
     labels = torch.arange(12) % 3
-    features = FeatureSet(
-        embeddings=torch.nn.functional.one_hot(labels).float(),
-        labels=labels,
-        img_names=tuple(f"{number}.png" for number in range(12)),
-        metadata={} if stored is None else {"classes": stored},
-    )
+    meta = {} if stored is None else {"classes": stored}
+    features = feature_set(torch.nn.functional.one_hot(labels), labels, **meta)
     return EvaluationRequest(("Proto",), features, features, folder, classes=given, device="cpu")
 
 
@@ -31,6 +27,10 @@ def test_a_class_map_of_other_features_is_refused(tmp_path: Path, given: tuple[s
     request = request_with(tmp_path, given, ["a", "b", "c"])
     with pytest.raises(HistobenchError, match="not the one that the features were extracted with"):
         evaluate(request)
+    other = replace(request.test, metadata={"classes": ["b", "a", "c"]})
+    for split in ("val", "test"):
+        with pytest.raises(HistobenchError, match="differ in classes"):
+            evaluate(replace(request, classes=None, **{split: other}))
     assert not any(tmp_path.iterdir())
     assert evaluate(replace(request, classes=None)).rows
 

@@ -27,24 +27,16 @@ def features(seed: int, n: int, *, classes: int = 4) -> FeatureSet:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % classes
     centres = torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
-    rows, groups = (
-        centres[labels] + 1.5 * torch.randn(n, 10, generator=generator),
-        [f"p{k % 9}" for k in range(n)],
-    )
+    rows = centres[labels] + 1.5 * torch.randn(n, 10, generator=generator)
+    groups = [f"p{k % 9}" for k in range(n)]
     meta = {"classes": list("abcd")[:classes], "encoder": "e", "dataset": "d"}
     return feature_set(rows, labels, names=f"{seed}-{{}}.png", groups=groups, **meta)
 
 
 def asked(folder: Path) -> EvaluationRequest:
     options = Options(n_iter=12, n_way=(2,), n_shot=(1, 4), keep_probabilities=True)
-    return EvaluationRequest(
-        ("Few-shot", "Label-efficiency"),
-        features(0, 80),
-        features(1, 60),
-        folder,
-        device="cpu",
-        options=options,
-    )
+    tasks, parts = ("Few-shot", "Label-efficiency"), (features(0, 80), features(1, 60))
+    return EvaluationRequest(tasks, *parts, folder, device="cpu", options=options)
 
 
 @pytest.fixture

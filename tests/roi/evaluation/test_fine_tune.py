@@ -13,7 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+import histobench as hb
 from builders import TINY_VIT
+from histobench.api.dataset import images_of
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.report.site import build_site
@@ -21,12 +23,15 @@ from histobench.roi.comparison.left_out_table import TargetTable
 from histobench.roi.comparison.ranking_shift import ranking_shifts
 from histobench.roi.comparison.selection import select_runs
 from histobench.roi.data.demo_masks import draw_mask_tiles
+from histobench.roi.data.masks import IGNORED, read_mask
+from histobench.roi.data.targets import TargetColumns
 from histobench.roi.encoders.lora import add_lora
 from histobench.roi.encoders.registry import EncoderRecipe, create_encoder
 from histobench.roi.evaluation import fine_tune_task
 from histobench.roi.evaluation.context import TaskSkippedError
 from histobench.roi.evaluation.evaluation_request import ImageRequest
 from histobench.roi.evaluation.image_context import ImageContext
+from histobench.roi.evaluation.segmentation_task import PALETTE
 from histobench.roi.options import IMAGE_KEYS, Options, Settings
 from histobench.roi.plan.plan_file import plan_from
 from histobench.roi.plan.plan_run import load_datasets
@@ -224,6 +229,11 @@ def test_every_option_changes_the_networks_that_it_is_for(tmp_path: Path, own: s
     for name, (value, networks) in TUNED.items():
         other = predicted(**{name: value})
         assert {setting for setting in BOTH if usual[setting] != other[setting]} == networks, name
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "39.png")  # the last test image
+    for name, numbers in predicted().items():  # of the others nothing depends on it
+        before, after = (np.frombuffer(each).reshape(16, 2) for each in (usual[name], numbers))
+        assert (before[:15] == after[:15]).all()
+        assert (before[15] != after[15]).any()
 
 
 def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path: Path, own: str) -> None:
@@ -238,6 +248,17 @@ def test_learning_rates_are_chosen_on_patients_that_are_not_trained_on(tmp_path:
     parts = _context(tmp_path, _write(tmp_path, val=True), own).parts()
     assert list(parts.fit) == list(parts.train) == list(range(24))
     assert list(parts.held_out) == list(range(24, 28))
+
+
+def test_precision_and_target_are_in_the_digest_of_a_task_on_images(tmp_path: Path, own: str) -> None:
+    asked = _context(tmp_path, _write(tmp_path), own).asked
+    masks = TargetColumns("mask", ("mask_path",), codes=((0, "a"), (1, "b")))
+    others = [
+        replace(asked, settings=replace(asked.settings, precision="bf16")),
+        replace(asked, data=replace(asked.data, target=masks)),
+        replace(asked, data=replace(asked.data, target=replace(masks, codes=((0, "b"), (1, "a"))))),
+    ]
+    assert len({ImageContext.of(each).digest("Fine-tune") for each in (asked, *others)}) == 4
 
 
 def test_images_are_decoded_as_for_an_extraction(tmp_path: Path, own: str) -> None:
@@ -328,6 +349,8 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
     assert set(runs) == {"linear", "knn", "frozen-tokens", "lora-tokens"}
     info = json.loads(runs["lora-tokens"].path.read_text())["additional_info"]
     assert (info["adapted_modules"], len(info["runs"]), info["token_grid"]) == (2, 3, [4, 4])
+    data = images_of(hb.load_dataset(glands[0], target="mask"))
+    images, codes = data.splits["test"], data.target.codes
     for name in ("frozen-tokens", "lora-tokens"):
         run = runs[name]
         found = run.target_predictions
@@ -341,6 +364,13 @@ def test_on_masks_there_are_trainings_references_and_one_comparison(
         for reference, value in zip(("random", "color", "ceiling"), dice[1:4], strict=True):
             assert run.metrics[f"{reference}_dice"] == pytest.approx(value)
         assert run.metrics["ceiling_dice"] == pytest.approx(runs["linear"].metrics["ceiling_dice"])
+        last = [_slow_dice(*each[[row], 5].swapaxes(0, 1), found.truth[[row]]) for row in range(n)]
+        assert run.info["examples"][0]["dice"] == pytest.approx(np.nanmin(last), abs=1e-4)
+        shown = next(each for each in images if each.name == run.info["examples"][0]["image"])
+        truth = read_mask(shown.mask, codes)
+        drawn = Image.fromarray(PALETTE[np.where(truth == IGNORED, len(PALETTE) - 1, truth)].astype(np.uint8))
+        sheet = np.asarray(Image.open(next(results.rglob(f"Fine-tune_{name}_examples.png"))))
+        assert (sheet[:160, 160:320] == np.asarray(drawn.resize((160, 160), Image.Resampling.NEAREST))).all()
         intervals = json.loads(next(results.rglob(f"Fine-tune_{name}_intervals.json")).read_text())
         assert intervals["left_out"].startswith("training runs and groups")
         assert intervals["metrics"]["dice"]["ci_lower"] < run.metrics["dice"]

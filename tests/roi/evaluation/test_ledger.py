@@ -25,12 +25,9 @@ from histobench.roi.results.reader import load_runs
 def request_(tmp_path: Path) -> EvaluationRequest:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(24) % 3
-    rows, groups = (
-        torch.randn(24, 8, generator=generator) + labels[:, None],
-        [f"p{k // 3}" for k in range(24)],
-    )
+    rows, groups = torch.randn(24, 8, generator=generator), [f"p{k // 3}" for k in range(24)]
     meta = {"classes": ["a", "b", "c"], "fingerprint": "pixels of these images", "encoder": "e"}
-    features = feature_set(rows, labels, groups=groups, **meta)
+    features = feature_set(rows + labels[:, None], labels, groups=groups, **meta)
     return EvaluationRequest(("Proto",), features, features, tmp_path, device="cpu")
 
 
@@ -74,6 +71,10 @@ def test_all_that_the_numbers_depend_on_and_nothing_else_changes_the_digest_of_a
     digests = [task_digest(each, "KNN", "features") for each in (request_, *requests)]
     assert len(set(digests)) == 1 + sum(len(values) for name, values in changed.items() if name not in FREE)
     assert task_digest(request_, "KNN", "other") not in digests
+    prompts = request_.results_dir / "prompts.txt"
+    asked = replace(request_, options=Options(zeroshot_prompt_file=prompts))
+    texts = [prompts.write_text(text) and task_digest(asked, "Zero-shot", "") for text in ("fat", "wax")]
+    assert texts[0] != texts[1]
 
 
 @pytest.mark.parametrize(

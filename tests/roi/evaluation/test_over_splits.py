@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import histobench as hb
 from builders import feature_set
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
@@ -28,6 +29,7 @@ from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.over_splits import evaluate_over_splits
 from histobench.roi.features.feature_file import FeatureSet, save
 from histobench.roi.options import Options, Scheme
+from histobench.roi.plan.summary import compare_tasks_over_splits
 from histobench.roi.result_options import CompareOptions
 from histobench.roi.results.reader import load_runs, split_runs
 
@@ -163,6 +165,9 @@ def test_leaving_out_one_group_pools_its_predictions_into_one_test_set(tmp_path:
     assert (found.metric, found.alpha) == ("accuracy", 0.2)
     assert (table.n_images, table.n_groups) == (108, 24)
     assert "leave-one-group-out" in table.dataset
+    _, (summarized,), _ = compare_tasks_over_splits(tmp_path)
+    assert summarized.metric == "balanced_accuracy"
+    assert (tmp_path / "comparison" / "uni" / "leave-one-group-out").is_dir()
 
 
 def test_the_files_of_a_split_tell_what_a_line_for_every_split_would_repeat(
@@ -196,7 +201,14 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (written,) = (tmp_path / "r" / "comparison").glob("splits_Proto_accuracy.json")
     (table,) = json.loads(written.read_text())
     assert [entry["name"] for entry in table["entries"]] == list(skills)
-    assert table["test_to_train"] == 0.5
+    assert (table["test_to_train"], table["alpha"]) == (0.5, 0.2)
+    compared = hb.compare(tmp_path / "r", splits=True, metric="accuracy", alpha=0.2)
+    shown = ["first", "second", "difference", "low", "high", "p", "p (Holm)", "holds"]
+    for row, pair in zip(compared.to_frame()[shown].values.tolist(), table["pairs"], strict=True):
+        mean = pair.pop("difference")
+        numbers = mean["mean"], mean["low"], mean["high"], pair["p_value"], pair["p_adjusted"]
+        assert row == [pair["first"], pair["second"], *numbers, pair["holds"]]
+    assert compared.ranked()["encoder"].tolist() == list(skills)
     p_values = sorted(pair["p_value"] for pair in table["pairs"])
     holm = np.maximum.accumulate(np.array(p_values) * (3, 2, 1))
     assert sorted(pair["p_adjusted"] for pair in table["pairs"]) == pytest.approx(holm)

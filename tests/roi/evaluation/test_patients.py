@@ -11,18 +11,19 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-import histobench as hb
+from builders import feature_set
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.comparison import compare_runs
 from histobench.roi.comparison.selection import by_task, select_runs
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
+from histobench.roi.evaluation.patients import owners_of
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import DatasetEntry, Options, Plan
 from histobench.roi.plan.plan_run import check_patients
 from histobench.roi.predictions import TileAttention
-from histobench.roi.protocols import attention_mil
+from histobench.roi.protocols import attention_mil, eva
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
 from histobench.roi.results.stored_run import StoredRun
@@ -44,13 +45,9 @@ def tiles(patients: int, split: str, *, encoder: str = "e", noise: float = 1.0) 
     )
     labels = patient_of % 2
     rows = labels[:, None] * (np.arange(WIDTH) < 8) + noise * draw.normal(size=(len(labels), WIDTH))
-    return FeatureSet(
-        torch.tensor(rows, dtype=torch.float32),
-        torch.tensor(labels),
-        tuple(f"{split}-{k}.png" for k in range(len(labels))),
-        groups=tuple(f"{split} patient {k}" for k in patient_of),
-        metadata={"dataset": "set", "encoder": encoder, "classes": ["benign", "tumor"]},
-    )
+    groups, meta = [f"{split} patient {k}" for k in patient_of], {"dataset": "set", "encoder": encoder}
+    classes = ["benign", "tumor"]
+    return feature_set(rows, labels, names=split + "-{}.png", groups=groups, classes=classes, **meta)
 
 
 def run(
@@ -75,7 +72,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Evaluation
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_mil, "EPOCHS", 2)
-        return folder, run(folder, tiles(30, "train"), tiles(20, "test"), tasks=("Linear-Probe", "Patient"))
+        parts = tiles(30, "train"), tiles(20, "test")
+        return folder, run(folder, *parts, val=tiles(10, "val"), tasks=("Linear-Probe", "Patient"))
 
 
 def stored(folder: Path, setting: str) -> StoredRun:
@@ -130,9 +128,7 @@ def test_pooled_features_are_fitted_as_scikit_learn_fits_them(tmp_path: Path) ->
 def test_every_preset_has_the_three_methods(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("histobench.roi.protocols.eva.eva_runs.__kwdefaults__", {
-        "steps": 20, "runs": 2, "seed": 0, "device": "cpu",
-    })  # fmt: skip
+    monkeypatch.setitem(eva.eva_runs.__kwdefaults__, "steps", 20)
     done = run(tmp_path, tiles(30, "train"), tiles(20, "test"), preset=preset)
     assert not done.failed
     assert [row.setting for row in done.rows] == ["votes", "mean", "abmil"]
@@ -181,8 +177,8 @@ def test_a_column_gives_patients_a_label_of_their_own(
         metadata = {**part.metadata, "classes": ["ADI", "STR", "TUM"]}
         return replace(part, labels=tissue, metadata=metadata, sites={"group_label": told})
 
-    train, test = tiles(30, "train"), tiles(20, "test")
-    done = run(tmp_path / "column", relabelled(train), relabelled(test))
+    train, val, test = map(relabelled, (tiles(30, "train"), tiles(10, "val"), tiles(20, "test")))
+    done = run(tmp_path / "column", train, test, val=val)
     assert not done.failed
     for setting in ("votes", "mean"):
         one, other = stored(tmp_path / "column", setting), stored(finished[0], setting)
@@ -210,6 +206,8 @@ def test_without_groups_or_patients_to_hold_out_it_is_skipped(tmp_path: Path) ->
     done = run(tmp_path, tiles(2, "train"), test)
     assert "every class has one training patient" in done.skipped["Patient"]
     assert not done.rows
+    groups = ("", *(test.groups or ())[1:-1], "")  # tiles without one are patients of their own
+    assert owners_of(replace(test, groups=groups)) == [test.img_names[0], *groups[1:-1], test.img_names[-1]]
 
 
 def test_a_label_of_the_test_patients_that_training_lacks_is_named(tmp_path: Path) -> None:
@@ -217,20 +215,6 @@ def test_a_label_of_the_test_patients_that_training_lacks_is_named(tmp_path: Pat
     train = replace(train, sites={"group_label": ("no",) * len(train)})
     test = replace(test, sites={"group_label": tuple("yes" if k else "no" for k in test.labels.tolist())})
     assert "every class of the test set needs training images" in run(tmp_path, train, test).failed["Patient"]
-
-
-@pytest.mark.slow
-def test_arrays_with_groups_are_evaluated_per_patient_from_python() -> None:
-    train, test, val = tiles(30, "train"), tiles(20, "test"), tiles(10, "val")
-    parts = [(part.embeddings.numpy(), part.labels.numpy(), part.groups) for part in (train, test, val)]
-    (x, y, groups), (queries, truth, others), held_out = parts
-    done = hb.evaluate(
-        x, queries, y, truth, groups=others, train_groups=groups, val=held_out, tasks="Patient"
-    )
-    table = done.to_frame().query("metric == 'accuracy'")
-    assert set(table["setting"]) == {"votes", "mean", "abmil"}
-    with pytest.raises(ValueError, match="train_groups: expected"):
-        hb.evaluate(x, queries, y, truth, groups=others, train_groups=["a"], tasks="Patient")
 
 
 @pytest.mark.slow

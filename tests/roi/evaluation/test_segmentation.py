@@ -381,7 +381,8 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
         """Predicted pixels of each image, how the rate was chosen, and Dice."""
         encoder, results = f"Colors={tmp_path}/own.py:Colors", tmp_path / name
         dataset = hb.load_dataset(data, target="mask", group_regex=r"(p\d)_")
-        hb.run(dataset, encoder, tasks="Segmentation", results=results, head_steps=100, **options)
+        asked = {"tasks": "Segmentation", "head_steps": 100, **options}
+        hb.run(dataset, encoder, results=results, **asked)
         stored = json.loads(next(results.rglob("Segmentation_linear_complete_results.json")).read_text())
         chosen = {key: stored["additional_info"][key] for key in ("learning_rate", "dice_chosen_on")}
         return _counts(results, "Colors")["predicted:pixels:gland"], chosen, stored["metrics"]["dice"]
@@ -403,25 +404,32 @@ def test_nothing_is_chosen_on_test_images_and_tokens_need_not_be_kept(
         Image.fromarray(255 - np.array(Image.open(path))).save(path)
     other, chosen_again, _ = trained("d")
     assert chosen_again == chosen
-    assert trained("e", seed=1)[1]["dice_chosen_on"] != chosen["dice_chosen_on"]
+    for name, option in (("e", {"seed": 1}), ("f", {"head_steps": 1})):
+        assert trained(name, **option)[1]["dice_chosen_on"] != chosen["dice_chosen_on"]
     assert (first == other)[:5].all()
     assert (first != other)[5:].any()
 
 
 @pytest.mark.slow
-def test_neighbors_do_not_learn_from_validation_images(
+def test_neighbors_are_all_training_images_and_no_validation_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
     data = _write_set(tmp_path, by_folders=True)
-    found = []
-    for name in "ab":
+    found: list[Any] = []
+    drawn: list[int] = []
+    read_out = Drawn.readout
+    counted = lambda self, device: drawn.append(sum(map(len, self.tokens))) or read_out(self, device)  # noqa: E731
+    monkeypatch.setattr(Drawn, "readout", counted)
+    for name in "abc":
         options: dict[str, Any] = {"tasks": "Segmentation", "head_steps": 1, "results": tmp_path / name}
-        hb.run(hb.load_dataset(data, target="mask"), f"Colors={tmp_path}/own.py:Colors", **options)
+        given = data if name < "c" else _write_set(tmp_path / "whole")  # without validation images
+        hb.run(hb.load_dataset(given, target="mask"), f"Colors={tmp_path}/own.py:Colors", **options)
         found.append(_counts(tmp_path / name, "Colors", "knn")["predicted:pixels:gland"])
         for path in (data / "masks" / "val").iterdir():  # without the glands
             Image.fromarray(np.zeros((24, 40), dtype=np.uint8)).save(path)
     assert (found[0] == found[1]).all()
+    assert drawn == [60 * images for images in (8, 8, 10) for _ in range(3)]  # 10 x 6 patches, three networks
 
 
 @pytest.mark.parametrize(("size", "tiles"), [(224, 1), (16, 6)])
@@ -466,15 +474,15 @@ def test_classes_that_no_training_mask_has_are_told_and_one_that_counts_is_neede
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    command = ["run", "--data", str(_write_set(tmp_path)), "--models", f"Colors={tmp_path}/own.py:Colors"]
+    data = _write_set(tmp_path, by_folders=True)
+    command = ["run", "--data", str(data), "--target", "mask", "--models", f"Colors={tmp_path}/own.py:Colors"]
     command += ["--tasks", "Segmentation", "--head-steps", "1", "--results", str(tmp_path / "r")]
     lacking = "test masks have gland, but no training mask does"
     for code, exit_code, told in (
         (0, 0, lacking),
         (9, 2, "every pixel of the training masks is of the class"),
     ):
-        for number in range(10):
-            path = tmp_path / "masks" / f"p{number // 2}_{number}.png"
+        for path in (data / "masks" / "train").iterdir():  # those of validation images still have glands
             Image.fromarray(np.full((24, 40), code, dtype=np.uint8)).save(path)
         assert main(command) == exit_code
         said = capsys.readouterr()

@@ -16,13 +16,14 @@ from builders import feature_set, uneven_features
 from histobench.roi.comparison.comparison import dataset_table
 from histobench.roi.comparison.table_statistics import table_of_target
 from histobench.roi.data.targets import Target, TargetColumns
-from histobench.roi.evaluation.context import Context, merged, rows_of
+from histobench.roi.evaluation.context import Context, merged
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import EvaluationOutcome, evaluate
 from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.metrics.target_metrics import uno_weights
 from histobench.roi.options import Options, feature_options
-from histobench.roi.protocols import attention_mil
+from histobench.roi.protocols import attention_mil, eva, thunder
+from histobench.roi.protocols.knn import knn, prototype
 from histobench.roi.protocols.linear_probe import sklearn_probe
 from histobench.roi.result_options import CompareSettings
 from histobench.roi.results.reader import load_runs
@@ -363,21 +364,26 @@ def test_validation_images_choose_and_do_not_train_where_the_file_says_so(
     assert changed(one, other) == ({"Linear-Probe"} if preset == "sklearn" else {"KNN"})
 
 
-@pytest.mark.parametrize(("one", "other"), [("train", "val"), ("train", "test"), ("val", "test")])
-@pytest.mark.parametrize("preset", ["uni", "thunder"])
-def test_two_splits_that_change_places_are_noticed(
-    one: str, other: str, preset: str, evaluated: Evaluated
+def test_each_preset_trains_chooses_and_predicts_on_the_images_of_its_own_split(
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {name: rows_of(part, np.flatnonzero(part.labels < 2)) for name, part in uneven_features().items()}
-    swapped = {**given, one: given[other], other: given[one]}
-    tasks = ("KNN", "Proto") if preset == "thunder" else ("KNN", "Proto", "Linear-Probe")
-    before, after = (evaluated(*tasks, parts=parts, preset=preset)[0] for parts in (given, swapped))
-    if preset == "uni" and "test" not in (one, other):  # one training set: in another order
-        for name, numbers in before.items():
-            both = [np.frombuffer(numbers), np.frombuffer(after[name])]
-            np.testing.assert_allclose(*both, atol=2e-3)
-    else:
-        assert changed(before, after) == before.keys()
+    monkeypatch.setitem(thunder.nine_heads.__kwdefaults__, "epochs", 10)
+    monkeypatch.setitem(eva.eva_runs.__kwdefaults__, "steps", 20)
+    given = uneven_features()
+    (x, y), (v, vy), (t, _) = ((part.embeddings, part.labels) for part in given.values())
+    both, c = (torch.cat([x, v]), torch.cat([y, vy]), t), {"n_classes": 4}
+    expected = {
+        "uni KNN": knn(*both, n_neighbors=4, **c),
+        "uni Proto": prototype(*both, **c),
+        "sklearn Linear-Probe": sklearn_probe(x, y, t, val=(v, vy), seed=3, **c),
+        "thunder KNN": thunder.knn_chosen_on_val(x, y, v, vy, t, **c),
+        "thunder Linear-Probe": thunder.nine_heads(x, y, v, vy, t, seed=3, **c),
+        "eva Linear-Probe": eva.mean_outcome(eva.eva_runs(x, y, v, vy, t, **c)),
+    }
+    for name, outcome in expected.items():
+        preset, task = name.split()
+        found, _ = evaluated(task, preset=preset, parts=given, seed=3)
+        assert found == {task: outcome.probabilities.tobytes()}
 
 
 USED: dict[tuple[str, bool], str | None] = {

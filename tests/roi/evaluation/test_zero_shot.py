@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from histobench.cli.main import main
-from histobench.roi.data.demo import write_demo_dataset
+from builders import feature_set
 from histobench.roi.encoders.base import BasePatchEncoder
 from histobench.roi.encoders.registry import create_encoder
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.zero_shot_task import _zoo_entry
-from histobench.roi.features.feature_file import FeatureSet
 from histobench.roi.options import Options
+from histobench.roi.results.reader import load_runs
 
 OWN = '''
 import torch
@@ -57,14 +56,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return given
 
 
-def zero_shot_request(folder: Path, encoder: str, **metadata: object) -> EvaluationRequest:
-    features = FeatureSet(
-        embeddings=torch.randn(6, 256, generator=torch.Generator().manual_seed(0)),
-        labels=torch.arange(6) % 2,
-        img_names=tuple(f"{number}.png" for number in range(6)),
-        metadata={"encoder": encoder, "classes": ["tumour", "stroma"], **metadata},
-    )
-    return EvaluationRequest(("Zero-shot",), features, features, folder / "results", device="cpu")
+def zero_shot_request(folder: Path, encoder: str, *, d: int = 256, **metadata: object) -> EvaluationRequest:
+    rows = torch.randn(6, d, generator=torch.Generator().manual_seed(0))
+    meta = {"encoder": encoder, "classes": ["tumour", "stroma"], **metadata}
+    features = feature_set(rows, torch.arange(6) % 2, **meta)
+    train = replace(features, embeddings=rows.flip(0))
+    return EvaluationRequest(("Zero-shot",), train, features, folder / "results", device="cpu")
 
 
 def with_prompts(request: EvaluationRequest, folder: Path) -> EvaluationRequest:
@@ -100,32 +97,12 @@ def test_an_alias_names_the_same_encoder() -> None:
     assert _zoo_entry("own.py:Own") is None
 
 
-@pytest.mark.slow
-def test_a_users_own_class_with_a_plain_transform_runs_zero_shot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HISTOBENCH_CACHE", str(tmp_path / "cache"))
-    Path("own.py").write_text(OWN)
-    write_demo_dataset(Path("data"), name="D", train_per_class=2, test_per_class=2, layout="wide")
-    prompts = next(Path("data").glob("*rompts*.txt"))
-    extracted = main(
-        [
-            "extract",
-            *("--dataset_split_csv", "data/D.csv", "--class2id_txt", "data/D.txt", "--dataset_name", "D"),
-            *("--model_name", "own.py:Own", "--save_dir", "features", "--device", "cpu"),
-        ]
-    )
-    assert not extracted
-    train, test = (str(next(Path("features").glob(f"*_{split}.pt"))) for split in ("train", "test"))
-    evaluated = main(
-        [
-            "evaluate",
-            *("--TASK", "Zero-shot", "--train_feature_file", train, "--test_feature_file", test),
-            *("--class2id_txt", "data/D.txt", "--log_dir", "results", "--device", "cpu"),
-            *("--zeroshot_model_name", "own.py:Own", "--zeroshot_prompt_file", str(prompts)),
-        ]
-    )
-    assert not evaluated
-    stored = json.loads(next(Path("results").rglob("Zero-shot_complete_results.json")).read_text())
-    assert 0 <= stored["metrics"]["accuracy"] <= 1
+def test_a_users_own_class_with_a_plain_transform_runs_zero_shot(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    name = f"{tmp_path}/own.py:Own"
+    request = with_prompts(zero_shot_request(tmp_path, name, d=3), tmp_path)
+    assert not evaluate(request).failed
+    (run,) = load_runs(request.results_dir)
+    words = ["tumour tissue", "stroma tissue"]
+    expected = create_encoder(name).run_zero_shot(words, request.test.embeddings, "cpu")
+    np.testing.assert_allclose(run.predictions.probabilities, expected)

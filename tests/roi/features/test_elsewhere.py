@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -17,8 +18,8 @@ from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
 from histobench.roi.comparison.tidy_rows import read_rows
 from histobench.roi.encoders.own_name import COMPUTED_ELSEWHERE
-from histobench.roi.features.elsewhere import find_parts
-from histobench.roi.features.feature_file import load
+from histobench.roi.features.elsewhere import combine_features, find_parts
+from histobench.roi.features.feature_file import load, save
 from histobench.roi.protocols import attention_mil
 
 DIM = 12
@@ -231,9 +232,15 @@ def test_a_run_of_the_command_line_and_the_way_back(
     assert "mine@elsewhere+other@elsewhere is not shown to beat the better of its parts" in boards
     assert "features computed elsewhere" in boards
 
-    joined = load(next((results / "features").glob("*mine@elsewhere+other@elsewhere*train.pt"))).embeddings
+    folder, names = results / "features", ("mine@elsewhere", "other@elsewhere")
+    joined = load(next(folder.glob("*mine@elsewhere+other@elsewhere*train.pt")))
     both = np.concatenate([rows[:20], noise[:20]], axis=1).astype(np.float64)
-    np.testing.assert_allclose(joined, (both - both.mean(0)) / both.std(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(joined.embeddings, (both - both.mean(0)) / both.std(0), rtol=1e-4, atol=1e-5)
+    parts = [next(folder.glob(f"*[[]{name}[]]*train.pt")) for name in names]
+    other = load(parts[1])
+    save(replace(other, metadata={**other.metadata, "fingerprint": "of other rows"}), parts[1])
+    (again,) = combine_features("+".join(names), [{"train": part} for part in parts], tmp_path)
+    assert again.fingerprint != joined.metadata["fingerprint"]
 
     assert main(["run", "--data", str(labels), "--features", str(tmp_path / "nothing")]) == 2
     assert "nothing does not exist" in capsys.readouterr().err

@@ -69,6 +69,7 @@ def test_a_failing_encoder_does_not_stop_the_others_and_nothing_is_done_twice(
     assert "2 tasks done, 0 done before, 1 failed" in said
     results = tmp_path / "results"
     assert "tiny-vl" in (results / "summary.md").read_text()
+    assert '"n_bootstrap": 50' in (results / "bootstrap_ci_summary.json").read_text()
     rows = read_rows(results / "tiles" / "tiny-vl" / "uni" / "results.parquet")
     assert {row["task"] for row in rows} == {"KNN", "Proto"}
 

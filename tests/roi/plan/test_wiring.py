@@ -21,7 +21,7 @@ from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.features.feature_file import load
 from histobench.roi.options import DatasetEntry, Options, Origin, Plan, Settings, plan_options
-from histobench.roi.plan.planner import plan_values, units_of
+from histobench.roi.plan.planner import extraction_estimates, plan_values, units_of
 from histobench.roi.results.reader import load_runs
 
 IMAGES = tuple(RoiImage(Path(f"{number}.png"), number % 2, f"{number}.png", "d.csv") for number in range(7))
@@ -103,6 +103,23 @@ def test_an_option_of_a_plan_reaches_its_units_and_no_others(name: str) -> None:
     one, two = specs(plan), specs(other)
     assert {kind for kind in one.keys() | two.keys() if one.get(kind) != two.get(kind)} == kinds
     assert (plan_values(plan, "local") != plan_values(other, "local")) == ("slurm" not in name)
+
+
+def test_a_larger_image_costs_as_much_more_as_it_has_pixels() -> None:
+    plan = Plan((DatasetEntry("d", Path("d.csv")),), ("uni_v1",), Path("r"))
+    (usual,), (large,) = (
+        extraction_estimates(replace(plan, size=size), {"d": DATASET}, "cpu") for size in (None, 448)
+    )
+    assert large.seconds == pytest.approx(4 * usual.seconds)
+    assert large.megabytes == usual.megabytes == 7 * 1024 * 4 / 1e6
+
+
+def test_workers_elsewhere_are_told_full_paths() -> None:
+    entry = DatasetEntry("d", Path("d.csv"), class2id=Path("d.txt"), prompts=Path("p.txt"))
+    plan = Plan((entry,), ("tiny-vl",), Path("r"), weights="w.pt")
+    told = json.dumps([unit.spec for unit in units_of(plan, {"d": DATASET}, full_paths=True)])
+    for name in ("d.csv", "d.txt", "p.txt", "w.pt", "r/features", "r/d/tiny-vl/uni"):
+        assert (f'"{Path(name).absolute()}"' in told, f'"{name}"' in told) == (True, False), name
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Origin)])

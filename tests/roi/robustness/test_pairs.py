@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from builders import feature_set
 from histobench.cli.main import main
 from histobench.roi.comparison.robustness_tables import robustness_grid, robustness_tables
 from histobench.roi.evaluation.evaluation_request import EvaluationRequest
 from histobench.roi.evaluation.evaluation_run import evaluate
 from histobench.roi.evaluation.robustness_task import RobustnessOptions, robustness_by
 from histobench.roi.features.feature_file import FeatureSet, save
+from histobench.roi.plan.summary import Scope, overviews
 from histobench.roi.results.robustness_files import load_robustness
 from histobench.roi.robustness.registered_pairs import joined_groups, register
 
@@ -44,18 +47,12 @@ def registered(
         tissue[place] + pull * (effect[scanner] + effect[stain]) + 0.6 * draw.normal(size=12)
         for place, scanner, stain in rows
     ]
-    return FeatureSet(
-        torch.tensor(np.array(x), dtype=torch.float32),
-        torch.tensor([place % 2 for place, _, _ in rows]),
-        tuple(f"{split}-{k}.png" for k in range(len(rows))),
-        tuple(f"{split}-p{place // 2}" for place, _, _ in rows),
-        {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)},
-        {
-            "scanner": tuple(scanner for _, scanner, _ in rows),
-            "stain": tuple(stain for _, _, stain in rows),
-            "pair": tuple(f"{split}-{place}" for place, _, _ in rows),
-        },
-    )
+    of_place, of_scanner, of_stain = zip(*rows, strict=True)
+    names = tuple(f"{split}-{place}" for place in of_place)
+    sites = {"scanner": of_scanner, "stain": of_stain, "pair": names}
+    labels, groups = np.array(of_place) % 2, [f"{split}-p{place // 2}" for place in of_place]
+    meta = {"dataset": "set", "encoder": encoder, "size": 224, "split": split, "classes": list(CLASSES)}
+    return feature_set(np.array(x), labels, names=split + "-{}.png", groups=groups, sites=sites, **meta)
 
 
 def slow(features: FeatureSet) -> dict[str, list[tuple[tuple[str, ...], dict[str, list[float]], list[str]]]]:
@@ -133,14 +130,7 @@ def test_left_out_patients_are_gone_from_every_match() -> None:
 
 def test_an_encoder_to_which_everything_is_alike_finds_partners_by_chance_alone() -> None:
     features = registered()
-    alike = FeatureSet(
-        torch.ones_like(features.embeddings),
-        features.labels,
-        features.img_names,
-        features.groups,
-        features.metadata,
-        features.sites,
-    )
+    alike = replace(features, embeddings=torch.ones_like(features.embeddings))
     measures = robustness_by(alike, "pair", CLASSES, QUICK).pack.measures
     assert measures["pair_cosine"].value == pytest.approx(1.0)
     for k in (1, 3, 5, 10):
@@ -158,7 +148,7 @@ def test_what_pairs_cannot_say_is_said() -> None:
     apart = {**features.sites, "pair": features.img_names}
     alone = {"pair": features.sites["pair"]}
     for sites, why in ((apart, "no place is shown twice"), (alone, "such as scanner or stain")):
-        result = robustness_by(changed(features, sites), "pair", CLASSES, QUICK)
+        result = robustness_by(replace(features, sites=sites), "pair", CLASSES, QUICK)
         assert why in result.reason
         assert result.pack.measures["pair_score"].reason == result.reason
 
@@ -171,21 +161,11 @@ def test_groups_that_share_a_place_are_drawn_together() -> None:
     place, groups = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([5, 6, 6, 7, 8, 8, 9])
     assert joined_groups(place, groups).tolist() == [0, 0, 0, 0, 1, 1, 2]
     features = registered()
-    slides = tuple(
-        f"{a}-{b}" for a, b in zip(features.sites["scanner"], features.sites["stain"], strict=True)
-    )
-    by_slide = FeatureSet(
-        features.embeddings, features.labels, features.img_names, slides, features.metadata, features.sites
-    )
-    measure = robustness_by(by_slide, "pair", CLASSES, QUICK).pack.measures["pair_top1"]
+    slides = tuple(map("-".join, zip(features.sites["scanner"], features.sites["stain"], strict=True)))
+    measures = robustness_by(replace(features, groups=slides), "pair", CLASSES, QUICK).pack.measures
+    measure = measures["pair_top1"]
     assert measure.low is None
     assert "connected through shared groups" in (measure.reason or "")
-
-
-def changed(features: FeatureSet, sites: dict[str, tuple[str, ...]]) -> FeatureSet:
-    return FeatureSet(
-        features.embeddings, features.labels, features.img_names, features.groups, features.metadata, sites
-    )
 
 
 @pytest.mark.slow
@@ -210,3 +190,6 @@ def test_the_task_measures_pairs_beside_the_sites_and_encoders_are_compared(
     grid = robustness_grid(table)
     assert grid.header == ("encoder", "cosine", "top-1", "top-10", "score")
     assert "14 places in 6 views, 15 pairs of views" in grid.notes[0]
+    (page,) = overviews((), robustness=[table], wanted=Scope(), results=tmp_path).overviews
+    values = [cell.value for cell in page.columns[0].cells.values()]
+    assert values == [first["pair_score"], second["pair_score"]]

@@ -88,13 +88,9 @@ def test_macenko_brings_two_stainings_of_one_tissue_together() -> None:
     draw = np.random.default_rng(0)
     amounts = draw.uniform(0, 1.2, (64, 64, 2))
     amounts[draw.random((64, 64)) < 0.4, 1] = 0.02
-    stains = (
-        np.array([[0.65, 0.70, 0.29], [0.15, 0.90, 0.35]]),
-        np.array([[0.55, 0.75, 0.45], [0.25, 0.80, 0.55]]),
-    )
-    images = [
-        np.clip(np.rint(256 * np.exp(-(amounts @ pair)) - 1), 0, 255).astype(np.uint8) for pair in stains
-    ]
+    stains = np.array([[[0.65, 0.70, 0.29], [0.15, 0.90, 0.35]], [[0.55, 0.75, 0.45], [0.25, 0.80, 0.55]]])
+    light = [256 * np.exp(-(amounts @ pair)) - 1 for pair in stains]
+    images = [np.clip(np.rint(each), 0, 255).astype(np.uint8) for each in light]
     apart = np.abs(images[0].astype(float) - images[1]).mean()
     same = [macenko(1.0)(image, draw).astype(float) for image in images]
     assert np.abs(same[0] - same[1]).mean() < apart / 2
@@ -114,6 +110,11 @@ def test_measures_are_plain_means_over_images() -> None:
     slow = np.mean([x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in zip(a, b, strict=True)])
     assert first.cosine.value == pytest.approx(slow, abs=1e-6)
     assert first.cosine.low <= first.cosine.value <= first.cosine.high  # type: ignore[operator]
+    report = stress.StressReport("d", "e", 20, 5, 0.5, (first, second), (), Path())
+    order = sorted((first, second), key=lambda each: each.accuracy_drop.value, reverse=True)
+    for row, each in zip(stress.stress_grid(report).rows, order, strict=True):
+        shares = [f"{100 * found.value:.0f}" for found in (each.flip_rate, each.accuracy_drop)]
+        assert [cell.split()[0] for cell in row] == [each.name, f"{each.cosine.value:.3f}", *shares]
 
 
 def test_an_image_is_decoded_once_and_changed_alike_whatever_the_others_are() -> None:
@@ -142,14 +143,15 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
     command = ["robustness", "--stress", "--data", str(table), "--device", "cpu"]
     command += ["--models", "timm:test_vit", "--weights", weights]
     seeds: list[int] = []
-    computed = stress.stressed_features
+    computed, chosen = stress.stressed_features, stress._chosen
     monkeypatch.setattr(
         stress, "stressed_features", lambda *given, seed: seeds.append(seed) or computed(*given, seed=seed)
     )
+    monkeypatch.setattr(stress, "_chosen", lambda *given: seeds.append(given[-1]) or chosen(*given))
     assert main([*command, "-o", str(tmp_path / "r"), "--stress-images", "7", "--seed", "5"]) == 0
-    assert seeds == [5]
+    assert seeds == [5, 5]
     many = [RoiImage(Path(name), 0, name, "") for name in map(str, range(99))]
-    assert stress._chosen(many, 7, 5) == stress._chosen(many, 7, 5) != stress._chosen(many, 7, 6)
+    assert chosen(many, 7, 5) == chosen(many, 7, 5) != chosen(many, 7, 6)
     content = json.loads(
         (tmp_path / "r" / "synthetic-crc" / "timm_test_vit" / "Robustness" / "stress.json").read_text()
     )
@@ -159,8 +161,6 @@ def test_the_stress_test_runs_from_images_to_a_file(tmp_path: Path, monkeypatch:
     assert "too few groups" in content["changes"]["jpeg_1"]["cosine"]["reason"]
     assert set(content["changes"]) == set(BY_NAME)
     assert len(BY_NAME) == 3 * 7 + 14
-    assert (
-        content["changes"]["jpeg_1"]["cosine"]["value"]
-        > content["changes"]["thunder_cutout"]["cosine"]["value"]
-    )
+    values = {name: each["cosine"]["value"] for name, each in content["changes"].items()}
+    assert values["jpeg_1"] > values["thunder_cutout"]
     assert main(["robustness", "--stress", "--data", str(table)]) == 2
