@@ -13,7 +13,7 @@ from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
-from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.results.stored_episode import find_result_files, read_files
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
@@ -44,9 +44,10 @@ def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:
     export(finished, "jsonl", tmp_path / "turns.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
     ends = [line for line in lines if line["turn"] is None]
-    episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
+    episodes = read_files(find_result_files(finished))
     assert len(ends) == 10
-    assert len(lines) - 10 == sum(len(episode.exchanges) for episode in episodes)
+    said = [(line["said"], line["answer"]) for line in lines if line["turn"]]
+    assert said == [each for episode in episodes for each in episode.exchanges]
 
 
 @pytest.mark.slow
