@@ -61,12 +61,8 @@ def test_a_file_has_the_published_keys(tmp_path: Path) -> None:
         "tool_imports": [],
         "filepath": "data/processed/alfworld/",
     }
-    assert config["env_config"] == {
-        "max_steps": 5,
-        "use_tools": True,
-        "max_propose_solution": 2,
-        "count_down": True,
-    }
+    env = {"max_steps": 5, "use_tools": True, "max_propose_solution": 2, "count_down": True}
+    assert config["env_config"] == env
     assert config["feedback_config"] == {
         "pseudo_human_feedback": "GT",
         "feedback_form": "binary",

@@ -15,13 +15,14 @@ pytest.importorskip("inspect_ai", reason="the extra `inspect` is not installed")
 
 from inspect_ai import eval as inspect_eval
 from inspect_ai.log import EvalLog, EvalSample, read_eval_log
-from inspect_ai.model import Model, get_model
+from inspect_ai.model import Model, ModelUsage, get_model
 
 from builders import published_prompts
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Usage
 from histobench.mint.inspect.inspect_entry import mint
-from histobench.mint.inspect.solver import EPISODE
+from histobench.mint.inspect.solver import EPISODE, _usage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 12
@@ -71,6 +72,11 @@ def episodes_of_log(log: EvalLog) -> dict[str, Any]:
 
 def episodes_of_run(script: Any, output: Path) -> dict[str, Any]:
     return {str(line["task"]["task_id"]): line for line in script.lines(output)}
+
+
+def test_tokens_of_inspects_cache_are_tokens_that_were_read() -> None:
+    apart = {"input_tokens_cache_read": 30, "input_tokens_cache_write": 400}
+    assert _usage(ModelUsage(input_tokens=5, output_tokens=7, **apart)) == Usage(435, 7)
 
 
 def test_the_log_shows_the_conversation_the_verdict_and_the_rate(lab: Any) -> None:

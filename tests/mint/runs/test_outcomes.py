@@ -122,7 +122,7 @@ def test_a_wrong_key_raises_in_python(lab: Any) -> None:
 
 def test_a_person_plays_one_episode_after_the_other(lab: Any) -> None:
     typed = "".join(f"<solution>{number + 1}</solution>\n.\n" for number in range(8))
-    lab.monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    lab.monkeypatch.setattr(sys, "stdin", io.StringIO(typed + ".\n" * 80))
     runs = hb.mint.run("human", "gsm8k", data=lab.make_data(8), results=lab.tmp_path / "out")
     assert runs.episodes()["success"].sum() == 8
 
