@@ -194,3 +194,42 @@ def episodes_of(supports: ArrayLike, train_labels: ArrayLike) -> Episodes:
     classes = np.asarray(train_labels)[rows[:, :, 0]]
     order = np.argsort(classes, axis=1)
     return Episodes(np.take_along_axis(classes, order, 1), np.take_along_axis(rows, order[:, :, None], 1))
+
+
+def published_prompts(folder: Path) -> Path:
+    """Writes the files of the published benchmark that its prompts are read from."""
+    files = {
+        "mint/prompt/templates/template_with_tool.txt": (
+            "Do {max_total_steps}, {max_propose_solution}.\n{tool_desc}\n---\n{in_context_example}\n---\n"
+            "{task_prompt}\n"
+        ),
+        "mint/tools/__init__.py": (
+            'from x import y\ndef get_toolset_description(tools):\n    """Words."""\n    if not tools:\n'
+            '        return ""\n    output = "Tools:\\n"\n    return output\n'
+        ),
+        "mint/tools/wikipedia_search.py": (
+            'import nothing_here\nclass A:\n    name = "wikipedia_search"\n    signature = f"x"\n'
+            '    signature = "wiki(q)"\n    description = (\n        "Looks "\n        "up."\n    )\n'
+        ),
+        "mint/tools/alfworld.py": (
+            'SHAPE = "{name}({args})"\nTEXT = """{desc}\nE.g.: {example}\n""".lstrip()\n'
+            'class Put(Tool):\n    name = "put"\n    signature = SHAPE.format(name=name, args="a, b")\n'
+            '    description = TEXT.format(desc="Puts.", example="put(1)")\n'
+        ),
+        "mint/tasks/reasoning.py": (
+            "class TheoremqaTask:\n    def __init__(self, prompt):\n        self._prompt = (\n"
+            '            "Answer well. "\n            + prompt.strip()\n        )\n'
+        ),
+        "mint/tasks/codegen.py": (
+            'class HumanEvalTask:\n    @property\n    def prompt(self):\n        """Text."""\n'
+            '        return "Finish:\\n\\n" + self._prompt\n'
+        ),
+        "mint/tasks/in_context_examples/reasoning/with_tool.txt": "EXAMPLE\n",
+        "mint/tasks/in_context_examples/reasoning/with_tool_and_feedback.txt": "EXAMPLE WITH EXPERT\n",
+        "mint/tasks/in_context_examples/humaneval/with_tool.txt": "CODE\n",
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder

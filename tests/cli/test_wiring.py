@@ -20,6 +20,7 @@ from histobench.cli.entry import Parser
 from histobench.cli.evaluate import EvaluateFlags
 from histobench.cli.extract import ExtractFlags
 from histobench.cli.main import COMMANDS
+from histobench.cli.mcp import McpFlags
 from histobench.cli.report import ReportFlags
 from histobench.cli.robustness import RobustnessFlags
 from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, study_options
@@ -80,10 +81,9 @@ JOBS = {
     "demo": Job("", "roi.data.demo.write_demo_dataset", options_of(DemoFlags), {"full"}),
     "data check": Job("d.csv", "roi.data.check.check_dataset", options_of(CheckFlags), {"show", "verbose"}),
     "consult prepare": Job(
-        "d.csv --encoders a,b",
-        "consult.preparing.prepare",
-        (*options_of(PrepareFlags), *study_options()),
+        "d.csv --encoders a,b", "consult.preparing.prepare", (*options_of(PrepareFlags), *study_options())
     ),
+    "mcp": Job("--data d.csv --encoders e", "consult.mcp_server.open_bench", options_of(McpFlags), {"http"}),
     "mint run": Job("--agent local:", "mint.runs.play.play", options_of(RunOptions)),
     "consult run": Job(
         "study --agent local:",
@@ -144,6 +144,9 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
 
     def run(command: str, words: str) -> str:
         module, _, function = JOBS[command].inner.rpartition(".")
+        if command == "mcp":
+            pytest.importorskip("mcp")
+            monkeypatch.setattr(f"histobench.{module}.OpeningBench.start", lambda self: self._make(self))
         monkeypatch.setattr(importlib.import_module(f"histobench.{module}"), function, record)
         name, *more = shlex.split(f"{command} {words}")
         parser = Parser(prog=name)
@@ -170,7 +173,9 @@ def written(option: Declared) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("command", "option"),
     [
-        pytest.param(command, option, id=f"{command}-{option.name}")
+        pytest.param(
+            command, option, id=f"{command}-{option.name}", marks=[pytest.mark.slow] * (command == "mcp")
+        )
         for command, job in JOBS.items()
         for option in job.options
         if option.name not in job.elsewhere
@@ -188,8 +193,8 @@ def test_a_flag_reaches_the_function_that_does_the_work(
     given = f"{value} {base.partition(' ')[2]}" if option.said.positional else f"{base} {flag}"
     before, after = reached(command, base), reached(command, given)
     assert before != after
-    # A study is of a dataset that the same seed divides.
-    assert after.count(value) >= 1 + ((command, option.name) == ("consult prepare", "seed"))
+    # A study, and a server, are of a dataset that the same seed divides.
+    assert after.count(value) >= 1 + (option.name == "seed" and command in ("consult prepare", "mcp"))
 
 
 def test_the_seed_of_the_demo_is_that_of_everything_in_it(tmp_path: Path, monkeypatch: Any) -> None:

@@ -22,10 +22,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.metrics.pairwise import cosine_similarity
 
 from builders import in_a_thread
 from histobench.cli.main import main
-from histobench.consult.encoder_views import NAME_LENGTH, Regions
+from histobench.consult.encoder_views import NAME_LENGTH, EncoderView, Regions
+from histobench.consult.study_plan import StudyPlan
+from histobench.consult.tool_text import read_neighbours
 from histobench.core.errors import HistobenchError
 from histobench.roi.data.image_ref import digest
 
@@ -234,11 +237,17 @@ def test_a_picture_that_is_replaced_after_the_start_is_not_shown(tmp_path: Path,
         assert [part.type for part in result.content] == ["text"]
 
 
-def test_only_a_server_that_discloses_names_the_encoders_and_their_accuracy() -> None:
+def test_only_a_server_that_discloses_names_the_encoders_and_their_accuracy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = ["uni_v1", "random-vit", "efficientnet-lite0"]
-    dealt = ours().shown_names(names, disclosed=False)
-    assert list(dealt.values()) == ["A", "B", "C"]
-    assert sorted(dealt) == sorted(names)
+    monkeypatch.setattr(ours(), "view_encoders", lambda dataset, roles, *_, **__: ({}, roles))
+    for seed in (0, 1):  # which deal differently
+        dealt = ours().shown_names(names, disclosed=False, seed=seed)
+        plan = StudyPlan(tuple(names), (), seed=seed)
+        found = ours().open_bench(SimpleNamespace(classes=()), plan, Path()).views
+        assert list(found.items()) == [(letter, name) for name, letter in dealt.items()]
+        assert list(found) == ["A", "B", "C"]
     facts, scores = SimpleNamespace(probe_accuracy=0.875), np.array([[1.0]])
     views = {name: SimpleNamespace(facts=facts, zero_shot=has) for name, has in (("A", scores), ("B", None))}
     regions = {"test": Regions(np.zeros(1, dtype=np.int64), ("image",), ("",), ())}
@@ -255,3 +264,23 @@ def test_only_a_server_that_discloses_names_the_encoders_and_their_accuracy() ->
         said.add(str(refused.value))
     assert len(said) == 1
     assert open_one.zero_shot(region, "A") == "x 1.00"
+
+
+def test_regions_are_listed_in_parts_and_never_shown_beside_their_own_patient() -> None:
+    draw, sizes = np.random.default_rng(0), {"train": 30, "test": 5}
+    patients = {split: [f"patient {k % 3}" for k in range(n)] for split, n in sizes.items()}
+    regions = {
+        split: Regions(np.arange(n) % 4, tuple(f"{split} {k}" for k in range(n)), tuple(patients[split]), ())
+        for split, n in sizes.items()
+    }
+    features = {split: draw.normal(size=(n, 6)).astype(np.float32) for split, n in sizes.items()}
+    scores = draw.dirichlet(np.ones(4), 5)
+    view = EncoderView(None, scores, scores, features, zero_shot=scores)  # type: ignore[arg-type]
+    bench = ours().Bench(tuple("abcd"), regions, {"A": view})
+    assert bench.listed(2, 2).splitlines()[2:] == ["5 regions, from 2:", *list(bench.ids)[2:4]]
+    cosines = cosine_similarity(features["test"], features["train"])
+    for region, row in bench.ids.items():
+        others = [k for k in np.argsort(-cosines[row]) if patients["train"][k] != patients["test"][row]]
+        shown = [near.image for near in read_neighbours(bench.neighbours(region, "A", 7))]
+        assert shown == [ours().region_id(f"train {k}") for k in others[:7]]
+        assert bench.zero_shot(region, "A").count(",") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -88,14 +89,17 @@ def test_the_command_prints_lines_of_at_most_eighty_characters(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "plan.json"
-    arguments = ["consult", "power", str(study.folder), "policy-reader", "--json", str(file)]
+    results = tmp_path / "elsewhere"
+    shutil.copytree(played / "policy-reader", results / "policy-mine")
+    arguments = ["consult", "power", str(study.folder), "policy-mine", "--json", str(file)]
+    arguments += ["--results", str(results)]
     assert main([*arguments, "--delta", "0.2", "--power", "0.7", "--alpha", "0.1", "--seed", "3"]) == 0
     shown = capsys.readouterr().out
     assert "final answer minus tool: strong" in shown
     table = [line for line in shown.splitlines() if "minus" in line]
     assert all(len(line) <= 80 for line in table)
-    findings = StudyFindings(study, read_plays(study, played))
-    plan = plan_cases(findings, "policy-reader", delta=0.2, power=0.7, alpha=0.1, seed=3)
+    findings = StudyFindings(study, read_plays(study, results))
+    plan = plan_cases(findings, "policy-mine", delta=0.2, power=0.7, alpha=0.1, seed=3)
     assert json.loads(file.read_text()) == json.loads(json.dumps(asdict(plan)))
     estimate, size = plan.contrasts[0].estimate, plan.contrasts[0].cases / plan.contrasts[0].groups
     assert estimate is not None

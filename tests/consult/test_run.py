@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +111,17 @@ def test_policies_act_through_the_loop_as_their_names_say(study: Study, played: 
         known = {record["first"]["label"], (record["tool"] or {}).get("label")}
         assert (record["final"]["label"] == record["reference"]) == (record["reference"] in known)
     assert not any(record["asked"] for record in found["never-trust"].values())
+    models = PolicyModels(study)
+    for (arm, _), record in found["rational"].items():
+        if arm != "none":
+            own, tool = (record[name]["confidence"] for name in ("first", "tool"))
+            chances = models.own_is_right(own), models.tool_is_right("strong", round(tool, 2))
+            better = record["first" if chances[0] >= chances[1] else "tool"]["label"]
+            assert record["final"]["label"] == better
+            assert record["final"]["confidence"] == pytest.approx(max(chances), abs=1e-3)
+    cases = [(case, EpisodeKey("d@strong", case.id, repeat)) for case in study.cases for repeat in (1, 2)]
+    guesses = [PolicyAgent(study, key, "random", models).first_choice()[0] for _, key in cases]
+    assert guesses[::2] != guesses[1::2]  # another try, another guess
 
 
 def test_the_prompt_is_the_same_in_every_arm_and_so_is_the_first_answer(study: Study, played: Path) -> None:
@@ -146,9 +156,7 @@ def test_both_dialects_give_the_same_results_of_tools(study: Study, needs_sandbo
             f"<solution>{json.dumps(native['final'])}</solution>",
         ]
     )
-    with open_sandbox(
-        preload=()
-    ) as pool:  # without the packages for calculations, which take seconds to load
+    with open_sandbox(preload=()) as pool:  # the packages for calculations take seconds to load
         task, world = environment(study, "strong", pool=pool)
         with world:
             prompt = world.own_prompt(Budget(), native=False)
@@ -208,6 +216,7 @@ def test_a_seventh_call_and_arguments_that_cannot_be_used_are_not_counted(study:
         ('```json\n{"label": "str", "confidence": "85%"}\n```', "STR", 0.85, False),
         ("The answer is TUM.", "TUM", None, False),
         ('{"label": "defer", "confidence": 0.2}', None, 0.2, True),
+        ('{"label": "TUM", "confidence": 1}', "TUM", 1.0, False),
         ('{"label": "TUM", "confidence": NaN}', "TUM", None, False),
         ('{"label": "TUM", "confidence": -3}', "TUM", None, False),
         ('{"label": 3}', None, None, False),
@@ -222,10 +231,11 @@ def test_answers_are_read(text: str, label: str | None, confidence: float | None
     assert (answer.label, answer.confidence, answer.defer) == (label, confidence, defer)
 
 
-def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
-    path = Path(json.loads((study.folder / "pictures.json").read_text())[study.cases[0].id])
+def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study, tmp_path: Path) -> None:
+    path = tmp_path / "wide.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 3), dtype=np.uint8)
+    Pillow.fromarray(pixels).save(path)
     task, world = environment(study, "strong", picture=path)
-    pixels = np.asarray(Pillow.open(path).convert("RGB"))
     replies = iter(
         [
             Message.of("assistant", [ToolCall("a", "look", {"box": [0.0, 0.25, 0.5, 1.0]})]),
@@ -239,7 +249,7 @@ def test_agents_that_see_get_the_picture_and_crops_of_it(study: Study) -> None:
     assert np.array_equal(np.asarray(Pillow.open(io.BytesIO(first.images[0].data)).convert("RGB")), pixels)
     result = next(part for part in state.history[2].parts if isinstance(part, ToolResult))
     crop = np.asarray(Pillow.open(io.BytesIO(result.images[0].data)))
-    assert np.array_equal(crop, pixels[8:, :16])
+    assert np.array_equal(crop, pixels[5:, :16])
     assert task.record["calls"] == ["look"]
 
 
@@ -365,26 +375,13 @@ def test_sequences_are_not_shared_out_or_repeated(study: Study, capsys: pytest.C
 
 
 @pytest.mark.nightly
-def test_python_plays_and_tabulates_what_the_command_line_does(
-    study: Study, played: Path, tmp_path: Path
-) -> None:
-    options = {"arms": ["none", "strong"], "cache": "none", "outcomes": True, "output": tmp_path / "own"}
-    runs = hb.consult.run(study, "policy:reader", **options)
-    assert runs.agents == ["policy-reader"]
-    shutil.copytree(played / "policy-reader", tmp_path / "played" / "policy-reader")
-    shell = hb.consult.open_runs(study, results=tmp_path / "played").to_frame()
-    ours = runs.to_frame()
-    for arm in ("none", "strong"):
-        keys = ["agent", "arm", "measure"]
-        one, two = (each.set_index(keys).loc[("policy-reader", arm, "final")] for each in (ours, shell))
-        assert one["value"] == two["value"]
-        assert one["low"] <= one["value"] <= one["high"]
+def test_runs_are_opened_as_tables_and_mistakes_are_named(study: Study, played: Path) -> None:
+    runs = hb.consult.open_runs(study, results=played)
     assert "policy-reader, strong: final accuracy" in repr(runs)
     assert "<table" in runs._repr_html_()
-    opened = hb.consult.open_runs(study)
-    assert set(opened.contrasts()["agent"]) == set(opened.agents)
+    assert set(runs.contrasts()["agent"]) == set(runs.agents)
     with pytest.raises(HistobenchError, match="no runs of 'policy-read'; did you mean policy-reader"):
-        opened.compare("policy-read", "policy-oracle")
+        runs.compare("policy-read", "policy-oracle")
     with pytest.raises(HistobenchError, match=r"^data: expected what hb\.load_dataset returned, or a path"):
         hb.consult.prepare(3, ["e"])  # type: ignore[arg-type]
     with pytest.raises(HistobenchError, match="unknown policy 'raeder'"):

@@ -15,12 +15,14 @@ from tests.consult.conftest import make_images
 
 import histobench as hb
 from builders import another
-from histobench.consult import consult_runs
+from histobench.consult import consult_runs, playing
 from histobench.consult.consultation import ConsultTask
 from histobench.consult.playing import plan_run
 from histobench.consult.study import LESSONS, Study
 from histobench.consult.study_plan import RUN_OPTIONS, ConsultRun, StudyPlan, study_options
 from histobench.core.records import Declared, options_of
+from histobench.mint.agents.agent_spec import parse_agent
+from histobench.mint.agents.completion import Sampling
 from histobench.mint.envs.turn_loop import Budget
 from histobench.mint.runs.run_options import RunOptions
 
@@ -110,6 +112,7 @@ def test_the_options_of_a_study_work_together(prepared: Callable[..., Any]) -> N
     assert all(said in other["prompt"] for said in ("Organ: colon.", "is a smear.", "is 0.5 microns wide"))
     assert [len(each) for each in literal_eval(other["order"])] == [5, 5, 5]
     assert "percentile" not in other["neighbours"]
+    assert one["replaced_by"] == repr("weak")  # there is no random encoder
 
 
 @pytest.mark.sample(3)
@@ -148,6 +151,7 @@ def test_an_option_of_a_consult_run_reaches_its_cells(name: str, study: Study) -
         run = ConsultRun(str(study.folder), RunOptions(agent=MODEL, limit=5), **{**common, **options})
         cells = plan_run(run)[1]
         assert {cell.settings()["study"] for cell, _ in cells} == {study.fingerprint}
+        assert {cell.cell.feedback_type for cell, _ in cells} <= {"None", "no_GT-textual"}
         parts = {
             "datasets": [cell.cell.dataset for cell, _ in cells],
             "models": [cell.cell.model for cell, _ in cells],
@@ -162,6 +166,19 @@ def test_an_option_of_a_consult_run_reaches_its_cells(name: str, study: Study) -
 
     one, other = planned(), planned(**{name: value})
     assert {part for part in one if one[part] != other[part]} == changes
+
+
+def test_no_code_of_an_agent_reads_the_study_and_an_expert_writes_as_one(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(playing, "play_cells", lambda *_, **given: seen.update(given))
+    monkeypatch.setattr(playing, "open_player", lambda *_, **given: given)
+    options = RunOptions(agent=MODEL, limit=1, cache="none", output=str(tmp_path))
+    playing.play(ConsultRun(str(study.folder), options, "strong"))
+    assert set(seen["withhold"]) == {tmp_path, study.folder}
+    given = seen["open_player"](parse_agent(MODEL), Sampling(seed=3), True)
+    assert given == {"sampling": Sampling(seed=3), "as_expert": True}
 
 
 OF_RUNS = [each for each in options_of(RunOptions) if each.name in RUN_OPTIONS]

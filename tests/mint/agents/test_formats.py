@@ -170,23 +170,8 @@ def test_a_refusal_without_words_is_never_sent_back_as_the_models_turn(api: Any)
 
 
 FIXTURES = Path(__file__).parent / "fixtures"
-WRONG: tuple[Any, ...] = (
-    None,
-    0,
-    -1,
-    True,
-    "",
-    "x",
-    1e400,
-    10**400,
-    [],
-    [[]],
-    [None],
-    ["x"],
-    [0],
-    {},
-    {"x": None},
-)
+WRONG: tuple[Any, ...] = (None, 0, -1, True, "", "x", 1e400, 10**400)
+WRONG += ([], [[]], [None], ["x"], [0], {}, {"x": None})
 
 
 def answers(value: Any) -> Iterator[dict[str, Any]]:

@@ -18,16 +18,8 @@ from histobench.mint.tasks.base import Task, read_records
 from histobench.mint.tasks.reasoning import ReasoningTask
 from histobench.mint.tools.base import Tool
 
-SIZES = {
-    "gsm8k": 48,
-    "math": 100,
-    "hotpotqa": 43,
-    "mmlu": 76,
-    "theoremqa": 49,
-    "humaneval": 45,
-    "mbpp": 91,
-    "alfworld": 134,
-}
+SIZES = {"gsm8k": 48, "math": 100, "hotpotqa": 43, "mmlu": 76, "theoremqa": 49}
+SIZES |= {"humaneval": 45, "mbpp": 91, "alfworld": 134}
 
 
 def test_586_instances_in_eight_datasets(shared_dir: Path) -> None:

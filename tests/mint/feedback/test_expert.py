@@ -56,18 +56,13 @@ def prompt(*, knows_solution: bool, task: object = TASK) -> str:
 
 def test_the_expert_reads_example_tools_and_the_conversation_up_to_the_new_observation() -> None:
     text = prompt(knows_solution=False)
+    assert "28" not in text
     example, now = text.split("This is the conversation that you have to comment on now:")
     assert "wikipedia_search(query" in example
     assert "Expert feedback:" in example
     assert now.index("How many legs") < now.index("7 * 3") < now.index("Out[1]: 21")
     assert "instructions and an example" not in text
     assert text.endswith("Expert feedback:")
-
-
-def test_only_an_expert_who_may_know_sees_the_solution() -> None:
-    assert "28" not in prompt(knows_solution=False)
-    assert "NOT GIVEN" in prompt(knows_solution=False)
-    assert "(do not disclose it, not even in part): 28" in prompt(knows_solution=True)
 
 
 @pytest.mark.parametrize(("rule", "shown"), [("strict", "False"), ("published", "NOT GIVEN")])

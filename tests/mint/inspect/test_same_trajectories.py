@@ -15,12 +15,14 @@ pytest.importorskip("inspect_ai", reason="the extra `inspect` is not installed")
 
 from inspect_ai import eval as inspect_eval
 from inspect_ai.log import EvalLog, EvalSample, read_eval_log
-from inspect_ai.model import Model, get_model
+from inspect_ai.model import Model, ModelUsage, get_model
 
+from builders import published_prompts
 from histobench.cli.main import main
 from histobench.core.errors import HistobenchError
+from histobench.mint.agents.completion import Usage
 from histobench.mint.inspect.inspect_entry import mint
-from histobench.mint.inspect.solver import EPISODE
+from histobench.mint.inspect.solver import EPISODE, _usage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_sandbox")]
 EPISODES = 12
@@ -72,19 +74,9 @@ def episodes_of_run(script: Any, output: Path) -> dict[str, Any]:
     return {str(line["task"]["task_id"]): line for line in script.lines(output)}
 
 
-@pytest.mark.nightly
-def test_both_engines_give_the_same_trajectories_on_the_same_answers(lab: Any) -> None:
-    data = lab.make_data(EPISODES)
-    lab.server.answer = lambda body, number: lab.replies.chat(lab.script.answer(body))
-    run(lab.server, lab.tmp_path / "own", data)
-    asked = sorted(str(body["messages"]) for body in lab.server.requests)
-    stops = {str(body.get("stop")) for body in lab.server.requests}
-    lab.server.requests.clear()
-    log = evaluate(lab.server, lab.tmp_path / "logs", data)
-    assert episodes_of_log(log) == episodes_of_run(lab.script, lab.tmp_path / "own")
-    assert sorted(str(body["messages"]) for body in lab.server.requests) == asked
-    assert {str(body.get("stop")) for body in lab.server.requests} == stops
-    assert {body["temperature"] for body in lab.server.requests} == {0.0}
+def test_tokens_of_inspects_cache_are_tokens_that_were_read() -> None:
+    apart = {"input_tokens_cache_read": 30, "input_tokens_cache_write": 400}
+    assert _usage(ModelUsage(input_tokens=5, output_tokens=7, **apart)) == Usage(435, 7)
 
 
 def test_the_log_shows_the_conversation_the_verdict_and_the_rate(lab: Any) -> None:
@@ -108,7 +100,7 @@ def test_the_log_shows_the_conversation_the_verdict_and_the_rate(lab: Any) -> No
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["textual", "binary"])
 def test_an_expert_is_asked_the_same_by_both_engines(lab: Any, form: str) -> None:
-    data = lab.make_data(6)
+    data, clone = lab.make_data(6), published_prompts(lab.tmp_path / "clone")
 
     def answer(body: dict[str, Any], number: int) -> Any:
         if body["model"] == "teacher":
@@ -118,9 +110,16 @@ def test_an_expert_is_asked_the_same_by_both_engines(lab: Any, form: str) -> Non
     lab.server.answer = answer
     expert = f"openai:teacher@{lab.server.url}"
     options = ("--feedback-form", form, "--gt", "--k", "3", "--rule", "published")
+    options += ("--prompts", "official", "--prompts-dir", str(clone))
     run(lab.server, lab.tmp_path / "own", data, "--feedback", expert, *options)
-    asked = sorted(str(body["messages"]) for body in lab.server.requests if body["model"] == "teacher")
-    lab.server.requests.clear()
+
+    def asked() -> list[str]:
+        names = ("model", "messages", "max_tokens", "temperature", "stop")
+        found = sorted(str([body[name] for name in names]) for body in lab.server.requests)
+        lab.server.requests.clear()
+        return found
+
+    first = asked()
     log = evaluate(
         lab.server,
         lab.tmp_path / "logs",
@@ -129,12 +128,13 @@ def test_an_expert_is_asked_the_same_by_both_engines(lab: Any, form: str) -> Non
         gt=True,
         k=3,
         rule="published",
+        prompts="official",
+        prompts_dir=str(clone),
         model_roles={"expert": model(lab.server, "teacher")},
     )
     assert episodes_of_log(log) == episodes_of_run(lab.script, lab.tmp_path / "own")
-    again = [body for body in lab.server.requests if body["model"] == "teacher"]
-    assert sorted(str(body["messages"]) for body in again) == asked
-    assert len(asked) > 2
+    assert asked() == first
+    assert sum("teacher" in each for each in first) > 2
 
 
 def test_the_placebo_needs_no_expert_and_an_expert_needs_a_model(lab: Any) -> None:

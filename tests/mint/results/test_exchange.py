@@ -13,17 +13,17 @@ from builders import in_a_thread
 from histobench.cli.main import main
 from histobench.mint.outcomes import read_outcomes
 from histobench.mint.results.episode_outcome import read_outcome_table
-from histobench.mint.results.stored_episode import find_result_files, read_episodes
+from histobench.mint.results.stored_episode import find_result_files, read_files
 
 pytestmark = pytest.mark.usefixtures("one_sandbox")
 
 
 @pytest.fixture
 def finished(make_data: Callable[[int], Path], make_recording: Callable[[int], Path], tmp_path: Path) -> Path:
-    """Ten played episodes."""
+    """Ten episodes, each played twice."""
     output = tmp_path / "runs"
     data = ["--tasks", "gsm8k", "--data", str(make_data(10)), "--results", str(output), "--k", "3"]
-    assert main(["mint", "run", "--agent", f"replay:{make_recording(10)}", *data]) == 0
+    assert main(["mint", "run", "--agent", f"replay:{make_recording(10)}", "--repeat", "2", *data]) == 0
     return output
 
 
@@ -44,42 +44,37 @@ def test_turns_as_lines(finished: Path, tmp_path: Path) -> None:
     export(finished, "jsonl", tmp_path / "turns.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
     ends = [line for line in lines if line["turn"] is None]
-    episodes = [e for file in find_result_files(finished) for e in read_episodes(file)]
-    assert len(ends) == 10
-    assert len(lines) - 10 == sum(len(episode.exchanges) for episode in episodes)
+    episodes = read_files(find_result_files(finished))
+    assert len(ends) == 20
+    said = [(line["said"], line["answer"]) for line in lines if line["turn"]]
+    assert said == [each for episode in episodes for each in episode.exchanges]
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
 def test_another_benchmarks_log_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect_ai: Any = pytest.importorskip("inspect_ai")
-    from inspect_ai.dataset import Sample
-    from inspect_ai.scorer import match
+    pytest.importorskip("inspect_ai")
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelUsage
+    from inspect_ai.scorer import Score
 
-    task = inspect_ai.Task(
-        dataset=[
-            Sample(input="What is 2 + 2?", target="4", id="a"),
-            Sample(input="Name?", target="Bo", id="b"),
-        ],
-        scorer=match(),
-        name="elsewhere",
-    )
-    from inspect_ai.model import ModelOutput, ModelUsage, get_model
-
-    outputs = [ModelOutput.from_content("mockllm/model", text) for text in ("4", "Al")]
-    for output in outputs:  # or Inspect wants to count them with a file from the network
-        output.usage = ModelUsage(input_tokens=5, output_tokens=1, total_tokens=6)
-    model = get_model("mockllm/model", custom_outputs=outputs)
-    in_a_thread(inspect_ai.eval)(
-        task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_samples=1
-    )
-    (log,) = (tmp_path / "logs").glob("*.eval")
-    assert in_a_thread(main)(["mint", "import", str(log), "-o", str(tmp_path / "table.csv")]) == 0
-    outcomes = {outcome.task_id: outcome for outcome in read_outcome_table(tmp_path / "table.csv")}
-    assert {name: outcome.success for name, outcome in outcomes.items()} == {"a": True, "b": False}
-    assert {outcome.task for outcome in outcomes.values()} == {"elsewhere"}
+    samples = []
+    for name, verdict, turns in (("a", "C", 3), ("b", 0, 1), ("c", "maybe", 5)):
+        talk = [ChatMessageUser(content="?"), ChatMessageAssistant(content="!")] * turns
+        usage = {model: ModelUsage(total_tokens=n * turns) for model, n in (("m", 1), ("grader", 10))}
+        told: Any = {"target": "", "messages": talk, "model_usage": usage}
+        samples.append(EvalSample(id=name, epoch=1, input="?", scores={"s": Score(value=verdict)}, **told))
+    where: Any = {"created": "2026-01-01T00:00:00+00:00", "dataset": EvalDataset(), "config": EvalConfig()}
+    log = EvalLog(eval=EvalSpec(task="elsewhere", model="some/m", **where), samples=samples)
+    in_a_thread(write_eval_log)(log, str(tmp_path / "log.eval"))
+    table = str(tmp_path / "table.csv")
+    assert in_a_thread(main)(["mint", "import", str(tmp_path / "log.eval"), "-o", table]) == 0
+    found = [
+        (one.model, one.task, one.task_id, one.k, one.success, one.tokens)
+        for one in read_outcome_table(table)
+    ]
+    assert found == [("m", "elsewhere", "a", 3, True, 33), ("m", "elsewhere", "b", 3, False, 11)]
     capsys.readouterr()
-    assert main(["mint", "table", str(tmp_path / "table.csv")]) == 0
+    assert main(["mint", "table", table]) == 0
     assert "50.00" in capsys.readouterr().out
 
 

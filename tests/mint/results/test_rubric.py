@@ -89,6 +89,7 @@ def test_graders_are_held_against_a_person(lab: Any, results: Path) -> None:
     assert main([*command, "--labels", str(out / "sample.csv")]) == 0
     said = lab.capsys.readouterr().out
     assert len(asked) == 90  # nothing was asked again
+    assert "WRONG" in (out / "sample.csv").read_text()  # what the person wrote
     exact, moody = (
         next(line.split() for line in said.splitlines() if f"openai:{name}" in line and "person" in line)
         for name in ("exact", "moody")
@@ -103,6 +104,13 @@ def test_graders_are_held_against_a_person(lab: Any, results: Path) -> None:
     assert calls[0]["turns"][0]["sha256"]
     # Exact scoring is as it was.
     assert {path: path.read_bytes() for path in results.rglob("*.jsonl")} == before
+    samples = []
+    for seed in "01":
+        few = ["--limit", "12", "--sample", "6", "--seed", seed, "-o", str(lab.tmp_path / seed)]
+        assert main([*command, *few]) == 0
+        samples.append((lab.tmp_path / seed / "sample.csv").read_text())
+        assert len((lab.tmp_path / seed / "calls.jsonl").read_text().splitlines()) == 3 * 12
+    assert samples[0] != samples[1]
 
 
 @pytest.mark.slow
@@ -159,16 +167,10 @@ def test_a_rubric_that_is_none_is_refused(tmp_path: Path, text: str, said: str) 
 
 def test_a_label_that_is_no_grade_is_named(lab: Any, results: Path) -> None:
     (lab.tmp_path / "labels.csv").write_text("id,label\nabc,good\n")
-    command = [
-        "mint",
-        "grade",
-        str(results),
-        "--rubric",
-        str(lab.tmp_path / "rubric.yaml"),
-        "--grader",
-        "openai:x@http://h/v1",
-    ]
-    assert main([*command, "--labels", str(lab.tmp_path / "labels.csv")]) == 2
+    command = ["mint", "grade", str(results), "--rubric", str(lab.tmp_path / "rubric.yaml")]
+    assert (
+        main([*command, "--grader=openai:x@http://h/v1", "--labels", str(lab.tmp_path / "labels.csv")]) == 2
+    )
     assert "labels.csv:2: unknown grade 'good'" in lab.capsys.readouterr().err
 
 

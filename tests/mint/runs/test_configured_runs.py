@@ -169,9 +169,8 @@ class LabTask(Task):
 def test_a_configuration_names_a_class_of_your_own_for_any_dataset(
     lab: Any, dataset: str, named: str, own_config: Callable[..., Path]
 ) -> None:
-    here = (
-        lab.tmp_path / f"{dataset} {named}"
-    )  # the current folder, in which a command does not look by itself
+    # The current folder, in which a command does not look by itself.
+    here = lab.tmp_path / f"{dataset} {named}"
     here.mkdir()
     module = f"lab_{dataset}"
     (here / f"{module}.py").write_text(LAB_TASK)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import histobench as hb
+from builders import published_prompts
 from histobench.core.records import options_of
 from histobench.mint.agents.completion import Sampling
 from histobench.mint.feedback.kind import FeedbackKind
@@ -186,6 +187,22 @@ def test_what_the_model_is_asked_follows_the_options(lab: Any) -> None:
         assert {key: body[key] for key in ("temperature", "max_tokens", "top_p", "seed")} == {
             "temperature": 0.5, "max_tokens": 77, "top_p": 0.9, "seed": 7
         }  # fmt: skip
+
+
+@pytest.mark.usefixtures("one_sandbox")
+@pytest.mark.slow
+def test_every_message_has_the_words_and_the_articles_that_were_chosen(lab: Any) -> None:
+    (lab.tmp_path / "articles").mkdir()
+    (lab.tmp_path / "articles" / "Liver.txt").write_text("It is an organ.")
+    code, agent = "<execute>print(wikipedia_search('liver'))</execute>", f"openai:m@{lab.server.url}"
+    lab.server.answer = lambda body, number: lab.replies.chat(code)
+    options = {"data": lab.make_data(1), "results": lab.tmp_path / "out", "feedback": agent, "k": 2}
+    options |= {"prompts": "official", "prompts_dir": published_prompts(lab.tmp_path)}
+    hb.mint.run(agent, "gsm8k", wikipedia=f"folder:{lab.tmp_path / 'articles'}", **options)
+    first, expert, last = (body["messages"] for body in lab.server.requests)
+    assert first[0]["content"].startswith("Do 2, 2.\nTools:\n[1] wiki(q)\n")
+    assert all("EXAMPLE WITH EXPERT" in asked[0]["content"] for asked in (first, expert))
+    assert "Page: Liver\nSummary: It is an organ." in last[-1]["content"]
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Sampling) if each.name != "last_grammar"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,13 @@ def test_a_wrong_key_raises_in_python(lab: Any) -> None:
     lab.server.answer = lambda body, number: lab.replies.Reply({"error": "invalid api key"}, status=401)
     with pytest.raises(HistobenchError, match=r"4 of 4 episodes are missing: .*HTTP 401.*invalid api key"):
         hb.mint.run(f"openai:m@{lab.server.url}", "gsm8k", data=lab.make_data(4), output=lab.tmp_path / "out")
+
+
+def test_a_person_plays_one_episode_after_the_other(lab: Any) -> None:
+    typed = "".join(f"<solution>{number + 1}</solution>\n.\n" for number in range(8))
+    lab.monkeypatch.setattr(sys, "stdin", io.StringIO(typed + ".\n" * 80))
+    runs = hb.mint.run("human", "gsm8k", data=lab.make_data(8), results=lab.tmp_path / "out")
+    assert runs.episodes()["success"].sum() == 8
 
 
 def test_a_run_that_ended_early_says_why(lab: Any) -> None:

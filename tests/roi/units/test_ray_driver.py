@@ -81,6 +81,17 @@ def test_a_worker_that_dies_at_work_is_let_go(tmp_path: Path, monkeypatch: pytes
     assert slot.actor is None
 
 
+def test_gpus_do_what_needs_one_and_the_other_cores_do_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SimpleNamespace(cluster_resources=lambda: {"GPU": 2.0, "CPU": 6.0})
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    driver = engine._Driver(RoiRun.create(tmp_path, {}, []), Display(), {})
+    driver._reconcile(9)
+    slots = [("prepare" in slot.kinds, slot.resources["num_gpus"]) for slot in driver._slots]
+    assert slots == [(True, 1)] * 2 + [(False, 0)] * 4
+
+
 @pytest.mark.slow
 def test_a_head_that_is_gone_ends_the_command_in_words(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -463,7 +463,7 @@ def test_jobs_are_queued_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     commands.mkdir()
     asked = tmp_path / "asked"
     sbatch = f"""#!/bin/bash
-n=$(grep -c sbatch {asked} 2>/dev/null); echo sbatch >> {asked}
+n=$(grep -c sbatch {asked} 2>/dev/null); echo sbatch $(grep -o afterany:.. <<< "$*") >> {asked}
 [ "$n" = 2 ] && {{ echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1; }}
 echo $((71 + n))
 """
@@ -477,7 +477,17 @@ echo $((71 + n))
     line = rf"QOSMaxSubmitJobPerUserLimit \(the job evaluate with 1 tasks\); {told}$"
     with pytest.raises(HistobenchError, match=line):
         SlurmEngine({}, {}).run(folder, Display())
-    assert asked.read_text().split("\n") == ["sbatch", "sbatch", "sbatch", "scancel 71 72", ""]
+    queued = ["sbatch", "sbatch afterany:71", "sbatch afterany:72"]
+    assert asked.read_text().splitlines() == [*queued, "scancel 71 72"]
+
+
+def test_jobs_without_a_device_have_the_options_of_the_others_and_their_own() -> None:
+    shared = {"partition": "gpu", "gres": "gpu:1", "time": "9:00", "tasks": "5"}
+    engine = SlurmEngine(shared, {"partition": "cpu"})
+    assert (engine.tasks, engine._options[False]) == (
+        {True: 5, False: 5},
+        {"partition": "cpu", "time": "9:00"},
+    )
 
 
 @pytest.mark.slow
@@ -601,11 +611,7 @@ def test_the_results_say_when_cpus_of_several_kinds_were_used(tmp_path: Path, cp
 @pytest.mark.slow
 @pytest.mark.parametrize("on_bad_image", ["stop", "skip"])
 def test_every_engine_reports_the_same_bad_images(
-    plan: Plan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    assert_same: Same,
-    on_bad_image: str,
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_same: Same, on_bad_image: str
 ) -> None:
     source = tmp_path / "tiles"
     shutil.copytree(plan.datasets[0].source.parent, source)

@@ -60,7 +60,9 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
     """
     try:
         header = read_eval_log(str(path), header_only=True).eval
-        samples = read_eval_log_samples(str(path), all_samples_required=False)
+        samples: Iterable[EvalSample] = read_eval_log_samples(str(path), all_samples_required=False)
+        if header.dataset.sample_ids is None:  # without them it can only be read as a whole
+            samples = read_eval_log(str(path)).samples or ()
         if header.task == TASK:
             yield from _own_outcomes(header, samples)
             return
@@ -74,8 +76,7 @@ def log_outcomes(path: str | Path) -> Iterator[EpisodeOutcome]:
 def _own_outcomes(header: EvalSpec, samples: Iterable[EvalSample]) -> Iterator[EpisodeOutcome]:
     expert, kind = _feedback(header)
     for sample in samples:
-        episode = sample.store.get(EPISODE)
-        if episode is None:
+        if (episode := sample.store.get(EPISODE)) is None:
             continue
         about = sample.metadata
         cell = Cell(
@@ -105,8 +106,7 @@ def _short(name: str) -> str:
 
 
 def _outcome(sample: EvalSample, header: EvalSpec) -> EpisodeOutcome | None:
-    success = _success(sample)
-    if sample.error is not None or success is None:
+    if sample.error is not None or (success := _success(sample)) is None:
         return None
     return EpisodeOutcome(
         model=_short(header.model),
@@ -144,7 +144,7 @@ def _log(cell: Cell, episodes: Sequence[StoredEpisode]) -> EvalLog:
             name="mint", samples=len(samples), sample_ids=list(dict.fromkeys(sample.id for sample in samples))
         ),
         model=cell.agent,
-        config=EvalConfig(),
+        config=EvalConfig(epochs=max(sample.epoch for sample in samples)),
     )
     results = EvalResults(total_samples=len(samples), completed_samples=len(samples))
     return EvalLog(status="success", eval=spec, results=results, samples=samples)
