@@ -92,7 +92,7 @@ bench:
 
 # Faults planted by rule, and which of them the tests miss: MUTANTS="--seed 7 --count 50 --only roi/metrics".
 mutants: $(STAMP)
-	@$(BIN)/python tests/mutants.py $(MUTANTS)
+	@$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 # The recorded episodes of the published agent benchmark, executed again; hours with every episode.
 RECORDINGS ?= ../shared/mint/replay

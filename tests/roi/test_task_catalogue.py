@@ -65,7 +65,4 @@ def test_tasks_of_other_tools_stand_last_and_go_by_their_names() -> None:
     assert sorted(["Tracking", "Proto", "Linear-Probe", "Detection"], key=task_place) == [
         "Linear-Probe", "Proto", "Detection", "Tracking",
     ]  # fmt: skip
-    assert (task_words("KNN"), task_words("Detection")) == (
-        "k-nearest-neighbor classification",
-        "Detection",
-    )
+    assert (task_words("KNN"), task_words("Detection")) == ("k-nearest-neighbor classification", "Detection")

@@ -258,7 +258,7 @@ def _overview(
                         if place == board.number
                         for name in shown_metrics(run.target, board.preset)
                     )
-                ),
+                )
             }
             for board in inventory.boards
         ],

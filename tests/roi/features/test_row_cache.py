@@ -16,12 +16,7 @@ import pytest
 from histobench.roi.data.image_ref import locate
 from histobench.roi.data.roi_dataset import RoiDataset, RoiImage
 from histobench.roi.features.cache import content_hashes
-from histobench.roi.features.cache.content_hashes import (
-    ContentHashes,
-    Keys,
-    Order,
-    take_inventory,
-)
+from histobench.roi.features.cache.content_hashes import ContentHashes, Keys, Order, take_inventory
 from histobench.roi.features.cache.row_cache import (
     RowCache,
     is_intact,

@@ -15,13 +15,7 @@ from histobench.core.records import record
 from histobench.roi.data.class_map import classes_of, label_reader
 from histobench.roi.data.image_table import ImageColumns, ImageTable, RoiImage
 from histobench.roi.data.roi_dataset import SPLITS, Problem, Reading, RoiDataset
-from histobench.roi.data.sites import (
-    Place,
-    check_site_names,
-    place_columns,
-    sites_in_path,
-    wanted_columns,
-)
+from histobench.roi.data.sites import Place, check_site_names, place_columns, sites_in_path, wanted_columns
 from histobench.roi.data.split import SPLIT_WORDS, group_of, parse_fractions, regex_for, split_images
 from histobench.roi.data.tables import COLUMNS, Sheet
 from histobench.roi.data.targets import TargetColumns

@@ -62,10 +62,7 @@ def json_schema() -> str:
         "required": ["source"],
         "properties": {
             "source": {"description": source, **text},
-            "name": {
-                "description": "name in tables and folders (default: that of the source)",
-                **text,
-            },
+            "name": {"description": "name in tables and folders (default: that of the source)", **text},
             **schema_of(options_of(DatasetEntry)),
         },
     }
@@ -78,11 +75,7 @@ def json_schema() -> str:
             "items": {"anyOf": [text, entry]},
         },
         "encoders": {"description": encoders, "type": ["array", "string"], "items": text},
-        "results": {
-            "description": "folder of results, relative to the plan",
-            **text,
-            "default": "results",
-        },
+        "results": {"description": "folder of results, relative to the plan", **text, "default": "results"},
         **schema_of(plan_options()),
     }
     for key, form in (

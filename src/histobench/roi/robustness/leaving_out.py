@@ -17,13 +17,7 @@ from histobench.core.errors import HistobenchError
 from histobench.roi.metrics.left_out import auroc_left_out
 from histobench.roi.robustness.site_neighbours import Floats, Ints
 from histobench.roi.robustness.site_probes import SiteProbe, mean_of_known
-from histobench.statistics.jackknife import (
-    UNIT_RANGE,
-    LeaveOneOut,
-    bounds,
-    bunch,
-    freedom_of_sizes,
-)
+from histobench.statistics.jackknife import UNIT_RANGE, LeaveOneOut, bounds, bunch, freedom_of_sizes
 
 #: At most so many groups, or blocks of groups, are left out one after another.
 MOST_UNITS = 200

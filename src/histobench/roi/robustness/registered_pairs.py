@@ -195,11 +195,7 @@ def _unit(features: NDArray[np.floating], device: str) -> torch.Tensor:
 
 
 def measure_pairs(
-    features: NDArray[np.floating],
-    registered: Registration,
-    groups: Ints,
-    *,
-    device: str = "cpu",
+    features: NDArray[np.floating], registered: Registration, groups: Ints, *, device: str = "cpu"
 ) -> Pack:
     """The measures over all pairs of views, and over those that differ in one column alone or in several.
 

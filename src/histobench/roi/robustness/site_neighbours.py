@@ -135,10 +135,7 @@ def _relatives(labels: Ints, sites: Ints, rows: slice) -> Iterator[tuple[slice, 
         end = min(rows.stop, int(np.flatnonzero(alike_label & alike_site)[-1]) + 1)
         yield (
             slice(start, end),
-            (
-                np.flatnonzero(alike_label & ~alike_site),
-                np.flatnonzero(~alike_label & alike_site),
-            ),
+            (np.flatnonzero(alike_label & ~alike_site), np.flatnonzero(~alike_label & alike_site)),
         )
         start = end
 

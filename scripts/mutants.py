@@ -1,7 +1,7 @@
 """Plant faults by rule in a random sample of places, run the nearest tests, and print the faults they miss.
 
     make mutants MUTANTS="--seed 7 --count 200"        # --only roi/metrics, --rule seed, --list
-    python tests/mutants.py --seed 8 --count 250 --workers 16 --files 60 --minutes 8 --output faults.jsonl
+    python scripts/mutants.py --seed 8 --count 250 --workers 16 --files 60 --minutes 8 --output faults.jsonl
 
 A fault is one change of one place: two arguments or two splits change places, a keyword is dropped, `<`
 becomes `<=`, a seed is ignored, a sign or an axis is reversed, a key is left out of a fingerprint. Each is
