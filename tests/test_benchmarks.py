@@ -24,6 +24,14 @@ def test_what_a_benchmark_imports_exists(script: Path) -> None:
                     importlib.import_module(f"{node.module}.{name}")
 
 
+@pytest.mark.nightly
+def test_all_five_tasks_are_timed() -> None:
+    command = [sys.executable, str(SPEED / "all_tasks.py"), "--train", "2000", "--episodes", "2"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
+    assert "| 2 threads | " in said
+    assert "| 2,000 | " in said
+
+
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_many_workers_write_little_for_each_unit() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from measure import Machine, Row, Seconds, Setup, part
+from numpy.typing import NDArray
 from torch import Tensor
 from workload import SIZES, Workload, workload
 
@@ -109,6 +110,10 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
     from histobench.roi.metrics.classification import evaluate
     from histobench.roi.protocols.knn import knn, prototype
     from histobench.roi.protocols.linear_probe import linear_probe
+    from histobench.roi.protocols.outcome import Outcome
+
+    def outcome_of(probabilities: NDArray[np.float64]) -> Outcome:
+        return Outcome(probabilities, probabilities.argmax(axis=1), {})
 
     device = job["device"]
     evaluate([[1.0, 0.0], [0.0, 1.0]], [0, 1], classes="ab")
@@ -124,7 +129,7 @@ def measure_here(job: dict[str, Any]) -> dict[str, Any]:
         "KNN": lambda: knn(*both, **common),
         "Proto": lambda: prototype(*both, **common),
         "Few-shot": lambda: all_settings(w, n_iter=job["episodes"], device=device),
-        "Zero-shot": lambda: zero_shot(PromptEncoder(), classes, w.test, device=device),
+        "Zero-shot": lambda: outcome_of(zero_shot(PromptEncoder(), classes, w.test, device=device)),
     }
     wall, cpu, metrics = {}, {}, {}
 
