@@ -94,6 +94,7 @@ def test_mistakes_are_the_wrong_images_the_surest_first(bench: hb.Benchmark) -> 
     assert found.frame.set_index("image")["excess"].to_dict() == pytest.approx(excess)
     assert found.frame["excess"].is_monotonic_decreasing
     assert found._repr_html_().count("<img") == min(24, len(wrong))
+    assert repr(found).startswith(f"{len(wrong)} of {len(every)} test images are wrong\n")
 
 
 @pytest.mark.slow

@@ -57,12 +57,13 @@ def test_every_test_image_has_the_right_thumbnail(site: Path, tiles: Path, data_
 def test_the_middle_of_an_oblong_image_is_shown(tmp_path: Path) -> None:
     wide = Image.new("RGB", (300, 100), "white")
     wide.paste((200, 0, 0), (100, 0, 200, 100))
-    wide.save(tmp_path / "wide.png")
     cache: Cache = {}
-    content = thumbnail(tmp_path / "wide.png", cache)
-    assert content is not None
-    assert np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))[..., 1].mean() < 20
-    assert thumbnail(tmp_path / "wide.png", cache) is content
+    for name, image in (("wide.png", wide), ("tall.png", wide.transpose(Image.Transpose.ROTATE_90))):
+        image.save(tmp_path / name)
+        content = thumbnail(tmp_path / name, cache)
+        assert content is not None
+        assert np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))[..., 1].mean() < 20
+        assert thumbnail(tmp_path / name, cache) is content
 
 
 def test_what_cannot_be_read_has_no_thumbnail(tmp_path: Path) -> None:
