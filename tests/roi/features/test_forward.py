@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -174,6 +175,40 @@ def test_auto_precision_is_the_authors_on_a_gpu_and_fp32_on_a_cpu(monkeypatch: p
 def test_auto_batch_on_a_cpu_is_small() -> None:
     forward = Forward(Hungry(100), device="cpu", precision="fp32", batch=1)
     assert largest_batch(forward, (28, 28, 3), torch.uint8, 100) == cpu_batch() == 8
+
+
+class OnASmallDevice:
+    """Stands for a network on a GPU whose memory is full with 600 images."""
+
+    device, seconds = "cuda:0", 0.0
+
+    def __init__(self, *, is_cnn: bool) -> None:
+        self.is_cnn, self.batch, self.peak, self.tried = is_cnn, 1, 0, list[int]()
+
+    def start(self, pixels: Tensor, count: int) -> None:
+        self.tried.append(count)
+        self.peak = 0
+        while self.batch > 600:
+            self.peak, self.batch = 600, self.batch // 2
+        self.peak = max(self.peak, self.batch)
+
+    def finish(self, pending: None) -> None:
+        """Nothing is computed."""
+
+
+@pytest.mark.parametrize(
+    ("is_cnn", "images", "tried"), [(True, 5000, [1024, 512]), (True, 300, [512]), (False, 5000, [8, 512])]
+)
+def test_a_cnn_is_prepared_for_few_batch_sizes_and_as_many_images_fit(
+    monkeypatch: pytest.MonkeyPatch, is_cnn: bool, images: int, tried: list[int]
+) -> None:
+    forward: Any = OnASmallDevice(is_cnn=is_cnn)
+    memory = {"memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (720, 900)}
+    for name, value in (memory | {"empty_cache": None, "reset_peak_memory_stats": None}).items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: forward.peak)
+    assert largest_batch(forward, (2, 2, 3), torch.uint8, images) == 512
+    assert forward.tried == tried
 
 
 @pytest.mark.slow

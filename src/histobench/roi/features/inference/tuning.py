@@ -33,7 +33,10 @@ def largest_batch(forward: Forward, shape: tuple[int, ...], dtype: torch.dtype, 
     while most < min(LARGEST, images):
         most *= 2
     before = torch.cuda.memory_allocated(forward.device)
-    peak = _peak(forward, shape, dtype, most if forward.is_cnn else SMALLEST)
+    first = most if forward.is_cnn else SMALLEST
+    peak = _peak(forward, shape, dtype, first)
+    if forward.batch < first:  # memory ran out, and was full before it did
+        peak = _peak(forward, shape, dtype, forward.batch)
     each = (peak - before) / forward.batch
     free, total = torch.cuda.mem_get_info(forward.device)
     room = min((free + torch.cuda.memory_reserved(forward.device)) / 1.1, 0.8 * total)
