@@ -78,6 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "other widths": ({"test": X[40:, :5]}, "test: X has 5 features, but Training is expecting 8"),
     "labels before features": ({"test": Y[:40]}, "the order is train, test, train_labels, test_labels"),
+    "an option of scikit-learn": ({"random_state": 3}, "unknown key 'random_state'; did you mean seed"),
     "an option misspelled": ({"task": "KNN"}, "unknown key 'task'; did you mean tasks"),
     "too few labels": ({"test_labels": Y[:5]}, "test_labels: expected 20 values, one per image, found 5"),
     "no labels": ({"train_labels": None}, "train_labels is missing"),

@@ -386,3 +386,5 @@ def test_runs_are_opened_as_tables_and_mistakes_are_named(study: Study, played: 
         hb.consult.prepare(3, ["e"])  # type: ignore[arg-type]
     with pytest.raises(HistobenchError, match="unknown policy 'raeder'"):
         hb.consult.run(study, "policy:raeder")
+    with pytest.raises(HistobenchError, match="unknown agent 'reader'; did you mean policy:reader"):
+        hb.consult.run(study, "reader")

@@ -9,7 +9,7 @@ from typing import Any
 
 from histobench.consult.arms import ARMS, SEQUENCE_ARMS, named_arms, random_order, steps_of
 from histobench.consult.consultation import ConsultTask, Kept, SequenceMemory
-from histobench.consult.reference_agents import PolicyModels, PolicyPlayer, parse_policy
+from histobench.consult.reference_agents import POLICIES, PolicyModels, PolicyPlayer, parse_policy
 from histobench.consult.study import FAMILY, KIND, RECORD, RUNS, Case, Study, open_study
 from histobench.consult.study_plan import ConsultRun
 from histobench.core.errors import HistobenchError
@@ -105,6 +105,8 @@ def check_arms(study: Study, text: str, *, alone: bool = True) -> list[str]:
 def plan_cells(study: Study, arms: Sequence[str], run: ConsultRun, output: Path) -> Planned:
     """A cell for each arm with its episodes; notes of earlier ones are read from `output`."""
     text = run.options.agent or ""
+    if text in POLICIES:
+        raise HistobenchError(f"unknown agent {text!r}; did you mean {KIND}:{text}?")
     agent = parse_policy(text) if run.is_policy else parse_agent(text)
     name = run.options.name or (f"{KIND}-{agent.target}" if run.is_policy else player_name(agent))
     model = check_model_name(name)

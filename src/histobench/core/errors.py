@@ -65,6 +65,10 @@ def located(where: str, text: object) -> str:
     return f"{where}: {text}" if where else str(text)
 
 
+#: What other libraries call an option.
+ELSEWHERE = {"random_state": "seed"}
+
+
 def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -> str:
     """The tail of an error message: the nearest known names; if none is near, all of them when few.
 
@@ -74,6 +78,8 @@ def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -
     'known: a, b'
     """
     names = sorted(set(known))
+    if ELSEWHERE.get(name) in names:
+        return f"did you mean {ELSEWHERE[name]}?"
     alike: dict[str, list[str]] = {}  # capitals and hyphens before the name do not matter
     for each in names:
         alike.setdefault(each.lower().lstrip("-"), []).append(each)
