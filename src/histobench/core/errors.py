@@ -66,7 +66,7 @@ def located(where: str, text: object) -> str:
 
 
 #: What other libraries call an option.
-ELSEWHERE = {"random_state": "seed"}
+_SYNONYMS = {"random_state": "seed"}
 
 
 def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -> str:
@@ -78,8 +78,8 @@ def did_you_mean(name: str, known: Iterable[str], *, all_if_none: bool = True) -
     'known: a, b'
     """
     names = sorted(set(known))
-    if ELSEWHERE.get(name) in names:
-        return f"did you mean {ELSEWHERE[name]}?"
+    if _SYNONYMS.get(name) in names:
+        return f"did you mean {_SYNONYMS[name]}?"
     alike: dict[str, list[str]] = {}  # capitals and hyphens before the name do not matter
     for each in names:
         alike.setdefault(each.lower().lstrip("-"), []).append(each)
